@@ -1,0 +1,51 @@
+# Every target sets up what it needs: a virtual environment of its own, pinned packages.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Only where we may: as root, on a machine that has apt-get.
+APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench strace clean
+
+help:
+	@echo 'make demo   count the words of a folder of texts; kill it and run it again'
+	@echo 'make test   everything: style, types, layers, tests'
+	@echo 'make lint   style, types and layers alone'
+	@echo 'make bench  the ledger against its peers'
+
+demo: .venv/installed
+	$(BIN)/intermission run examples/wordcount.py:wordcount examples/texts
+
+test: lint strace
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+bench: .venv/installed-bench
+	$(BIN)/python benchmarks/ledger.py
+
+# The crash tests stop a task at every system call. Without strace they skip, or fail under CI.
+strace:
+	@command -v strace >/dev/null || { $(APT) strace; } >/dev/null \
+		|| echo 'strace is missing and cannot be installed here'
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(APT) python3-venv; } >/dev/null || true
+	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) -e .
+	@touch $@
+
+.venv/installed-%: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) -e '.[$*]'
+	@touch $@ .venv/installed
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,35 @@
+"""Intermission: media pipelines that survive interruption.
+
+The names below are the whole of what a pipeline's author needs; they are imported late, so
+that `import intermission` costs nothing until one is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from intermission.errors import Permanent, TaskError
+    from intermission.model import Source
+    from intermission.pipeline import Chunk, Context, File, Pipeline, step
+
+__version__ = "0.1.0"
+__all__ = ["Chunk", "Context", "File", "Permanent", "Pipeline", "Source", "TaskError", "step"]
+
+_HOME = {
+    "Permanent": "errors",
+    "TaskError": "errors",
+    "Source": "model",
+    "Chunk": "pipeline",
+    "Context": "pipeline",
+    "File": "pipeline",
+    "Pipeline": "pipeline",
+    "step": "pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'intermission' has no attribute {name!r}")
+    return getattr(import_module(f"intermission.{_HOME[name]}"), name)

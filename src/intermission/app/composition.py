@@ -1,0 +1,196 @@
+"""Where things live and which backend keeps them: local sources, each with its workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.store.local import LocalStore
+from intermission.engine.discover import find_sources, find_workspaces
+from intermission.engine.gc import Swept, collect
+from intermission.engine.plan import Plans, chunks, expand, make_job, plan_steps
+from intermission.engine.rebuild import adopt_all, rebuild, remember_job
+from intermission.engine.receipt import find, quarantine, receipt_key
+from intermission.engine.record import output_text
+from intermission.engine.source import identify
+from intermission.engine.verify import verify
+from intermission.engine.why import forecast
+from intermission.engine.workspace import Workspace
+from intermission.errors import AlreadyExists, LedgerError, UsageError, fault_from_os
+from intermission.model import Job, JobState, Output, Receipt, Task, TaskState
+from intermission.pipeline import Pipeline
+from intermission.ports.clock import Clock, SystemClock
+from intermission.ports.ledger import Ledger
+from intermission.ports.store import Store
+from intermission.settings import Settings
+from intermission.telemetry import reached
+
+LEDGER_NAME = "ledger.sqlite"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job in its ledger, ready for a worker."""
+
+    workspace: Workspace
+    job: Job
+    ledger: Ledger
+    store: Store
+    reused: int
+    """Tasks that were done when it was submitted."""
+
+
+class App:
+    """The parts, put together by these settings."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+
+    def workspace(self, source: Path, output: str | None = None) -> Workspace:
+        """The workspace beside a local source; `output` names the folder for its outputs."""
+        folder = source.parent / self.settings.workspace_name / source.name
+        outputs = None
+        if output is not None:
+            place = source.parent / output / self._output_name(source, output)
+            outputs = partial(LocalStore, place, temp=folder / ".tmp")
+        return Workspace(
+            folder=folder,
+            open_store=partial(LocalStore, folder),
+            open_outputs=outputs,
+            open_ledger=partial(_open_ledger, folder / LEDGER_NAME),
+        )
+
+    def _output_name(self, source: Path, output: str) -> str:
+        """The source's stem, or its whole name where another source took the stem first."""
+        claims = LocalStore(source.parent / self.settings.workspace_name)
+        key = f"outputs/{output}/{source.stem}"
+        try:
+            claims.create(key, source.name.encode())
+        except AlreadyExists:
+            if claims.read(key) != source.name.encode():
+                return source.name
+        return source.stem
+
+    def sources(self, places: Sequence[str], include: Sequence[str] = ()) -> list[Path]:
+        name = self.settings.workspace_name
+        return find_sources(places, include=include, workspace_name=name)
+
+    def submit(
+        self,
+        pipeline: Pipeline,
+        ref: str,
+        path: Path,
+        params: Mapping[str, Any],
+        *,
+        fresh: bool = False,
+        thorough: bool = False,
+    ) -> Submission:
+        """Put the job for a source into its ledger, or find it there, and look at its receipts.
+
+        A job that had ended in failure starts again: the same command always continues.
+        """
+        workspace = self.workspace(path, pipeline.output)
+        store = workspace.open_store()
+        store.self_test()
+        job = make_job(pipeline, ref, identify(path, store), params)
+        ledger = workspace.open_ledger()
+        scratch = workspace.folder / "scratch"
+        try:
+            if fresh:
+                _start_over(ledger, store, job, scratch)
+            remember_job(store, job)
+            if not ledger.submit(job, expand(job, {})):
+                verify(ledger, store, job, scratch, self.clock, thorough=thorough)
+                if ledger.jobs(job.key)[0].state in (JobState.FAILED, JobState.CANCELLED):
+                    ledger.retry(job.key)
+            reached("after-submit")
+            reused = ledger.jobs(job.key)[0].total(TaskState.DONE)
+        except BaseException:
+            ledger.close()
+            raise
+        return Submission(workspace, job, ledger, store, reused)
+
+    def forecast(
+        self, pipeline: Pipeline, ref: str, path: Path, params: Mapping[str, Any]
+    ) -> Iterator[tuple[Task, Receipt | None, str]]:
+        """What a run would do with a source, as far as its finished plans tell."""
+        workspace = self.workspace(path)
+        store = workspace.open_store()
+        job = make_job(pipeline, ref, identify(path, store), params)
+        yield from forecast(store, job, self._plans(store, job, workspace.folder / "scratch"))
+
+    def _plans(self, store: Store, job: Job, scratch: Path) -> Plans:
+        """The chunks of every plan that has a receipt, following plans that hang on plans."""
+        plans: dict[str, list[str]] = {}
+        while True:
+            named = {task.step: task.key for task in expand(job, plans)}
+            receipts = {
+                spec.name: receipt
+                for spec in plan_steps(job)
+                if spec.name in named
+                and spec.name not in plans
+                and (receipt := find(store, spec.name, named[spec.name]))
+            }
+            if not receipts:
+                return plans
+            for name, receipt in receipts.items():
+                output = Output(receipt.task_key, receipt.result, receipt.files)
+                plans[name] = chunks(output_text(store, output, scratch))
+
+    def workspaces(self, place: Path) -> Iterator[tuple[Path, Workspace]]:
+        """(source, workspace) of every workspace at or below a place."""
+        for folder in find_workspaces(place, self.settings.workspace_name):
+            source = folder.parent.parent / folder.name
+            yield source, self.workspace(source)
+
+    def rebuild(self, source: Path) -> dict[str, tuple[int, int]]:
+        """A new ledger from the receipts of a source's workspace; the old one is kept aside."""
+        workspace = self.workspace(source)
+        if not workspace.folder.is_dir():
+            raise UsageError(
+                f"{source} has no workspace.", remedy="Run a pipeline over it first."
+            )
+        stamp = self.clock.now_ms()
+        for suffix in ("", "-wal", "-shm"):
+            path = workspace.folder / f"{LEDGER_NAME}{suffix}"
+            if path.exists():
+                path.rename(workspace.folder / f"{LEDGER_NAME}.{stamp}.old{suffix}")
+        ledger = workspace.open_ledger()
+        try:
+            return rebuild(ledger, workspace.open_store(), workspace.folder / "scratch")
+        finally:
+            ledger.close()
+
+    def gc(self, workspace: Workspace, *, grace_s: float, dry_run: bool) -> Swept:
+        if grace_s < self.settings.lease_ttl_s:
+            raise UsageError(
+                f"a grace of {grace_s:g} s is shorter than a lease, {self.settings.lease_ttl_s:g} s.",
+                remedy="A task may still be committing its files: give it longer.",
+            )
+        return collect(workspace.open_store(), self.clock, grace_s=grace_s, dry_run=dry_run)
+
+
+def _open_ledger(path: Path) -> Ledger:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise fault_from_os(e, "making the workspace", LedgerError, where=path.parent) from e
+    return SqliteLedger(path)
+
+
+def _start_over(ledger: Ledger, store: Store, job: Job, scratch: Path) -> None:
+    """Put everything finished of a job into quarantine and forget the job."""
+    ledger.submit(job, expand(job, {}))
+    adopt_all(ledger, store, job, scratch)  # so that the plans' tasks are known
+    keys = [receipt_key(row.step, row.key) for row in ledger.tasks(job.key)]
+    if not ledger.forget(job.key):
+        raise UsageError(
+            "another process is working on this job.",
+            remedy="Wait for it, or cancel it, before starting afresh.",
+        )
+    quarantine(store, keys)

@@ -1,0 +1,169 @@
+"""`run`: sources through a pipeline in this process, continuing whatever was begun before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from intermission.app.composition import App, Submission
+from intermission.engine import slot
+from intermission.engine.guardian import Guardian
+from intermission.engine.publish import publish
+from intermission.engine.tally import Tally
+from intermission.engine.worker import Assignment, Worker
+from intermission.errors import IntermissionError
+from intermission.model import Job, JobRow, JobState
+from intermission.pipeline import Pipeline, load
+from intermission.pipeline.load import resolve
+from intermission.ports.ledger import Ledger
+
+
+@dataclass
+class SourceRun:
+    """One source's part in a run: its job, and what became of it."""
+
+    path: Path
+    job: Job | None = None
+    row: JobRow | None = None
+    """The job as it was last seen."""
+    reused: int = 0
+    tally: Tally = field(default_factory=Tally)
+    outputs: list[Path] = field(default_factory=list[Path])
+    error: IntermissionError | None = None
+    ledger: Ledger | None = None
+    """Open while the source is being worked on."""
+
+    def look(self) -> JobRow | None:
+        """Read the job's state and counts again, if its ledger is still open."""
+        if self.ledger is not None and self.job is not None:
+            (self.row,) = self.ledger.jobs(self.job.key)
+        return self.row
+
+    @property
+    def done(self) -> bool:
+        return self.error is None and self.row is not None and self.row.state is JobState.DONE
+
+
+class Reporter(Protocol):
+    """Who watches a run. All calls come from the worker's own thread."""
+
+    def opened(self, run: SourceRun) -> None:
+        """A source's job is known; its counts are what was finished before."""
+        ...
+
+    def tick(self) -> None:
+        """Something may have changed; called many times a second."""
+        ...
+
+    def closed(self, run: SourceRun) -> None:
+        """A source has come to its end, one way or another."""
+        ...
+
+
+@dataclass(frozen=True)
+class RunReport:
+    sources: Sequence[SourceRun]
+    interrupted: str | None = None
+    """Why the run stopped before its end."""
+
+
+def run(
+    app: App,
+    ref: str,
+    places: Sequence[str],
+    params: Mapping[str, Any],
+    reporter: Reporter,
+    *,
+    include: Sequence[str] = (),
+    fresh: bool = False,
+    thorough: bool = False,
+) -> RunReport:
+    """Run a pipeline over sources to its end, or to an interruption."""
+    guardian = Guardian(slot.main)  # before anything opens a ledger or starts a thread
+    try:
+        pipeline = load(ref)
+        pipeline.bind(params)
+        runs = [SourceRun(path) for path in app.sources(places, include)]
+    except BaseException:
+        guardian.close()
+        raise
+    host = _Host(app, pipeline, resolve(ref), params, reporter, fresh, thorough)
+    worker = Worker(
+        guardian, app.settings, clock=app.clock, on_tick=reporter.tick, on_end=host.end
+    )
+    reason = worker.run(host.assignments(runs))
+    return RunReport(runs, reason)
+
+
+@dataclass
+class _Host:
+    """Turns sources into assignments when the worker has room, and looks after their ends."""
+
+    app: App
+    pipeline: Pipeline
+    ref: str
+    params: Mapping[str, Any]
+    reporter: Reporter
+    fresh: bool
+    thorough: bool
+    _open: dict[str, tuple[SourceRun, Submission]] = field(
+        default_factory=dict[str, tuple[SourceRun, Submission]]
+    )
+
+    def assignments(self, runs: Sequence[SourceRun]) -> Iterator[Assignment]:
+        for run in runs:
+            try:
+                submission = self.app.submit(
+                    self.pipeline,
+                    self.ref,
+                    run.path,
+                    self.params,
+                    fresh=self.fresh,
+                    thorough=self.thorough,
+                )
+            except IntermissionError as e:
+                run.error = e
+                self.reporter.closed(run)
+                continue
+            run.job, run.ledger, run.reused = submission.job, submission.ledger, submission.reused
+            run.look()
+            assignment = Assignment(
+                workspace=submission.workspace,
+                job=submission.job,
+                ledger=submission.ledger,
+                store=submission.store,
+                tally=run.tally,
+            )
+            self._open[assignment.name] = (run, submission)
+            self.reporter.opened(run)
+            yield assignment
+
+    def end(self, assignment: Assignment) -> None:
+        """The worker is through with an assignment and is about to close its ledger."""
+        run, submission = self._open.pop(assignment.name)
+        row = run.look()
+        try:
+            if row is not None and row.state is JobState.DONE:
+                run.outputs = _publish_all(submission)
+        except IntermissionError as e:
+            run.error = e
+        run.ledger = None
+        self.reporter.closed(run)
+
+
+def _publish_all(submission: Submission) -> list[Path]:
+    """Every output of a done job, in its place; what was published already costs a stat."""
+    workspace, job = submission.workspace, submission.job
+    if workspace.open_outputs is None:
+        return []
+    outputs = workspace.open_outputs()
+    scratch = workspace.folder / "scratch"
+    paths: list[Path] = []
+    for row, output in submission.ledger.receipts(job.key):
+        spec = job.step(row.step)
+        if spec.publish is not None:
+            names = publish(submission.store, outputs, spec, row.index, output.files, scratch)
+            paths += [path for name in names if (path := outputs.local_path(name))]
+    return paths

@@ -1,0 +1,321 @@
+"""The memory ledger: the port in plain Python, to be read beside its contract.
+
+One object is the whole ledger; every thread may call it, because each call is one transaction
+under one lock. It keeps nothing when the process ends and is no place for real work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from intermission.backends.ledger.memory.changes import STOPPED, Changes
+from intermission.backends.ledger.memory.tables import LIVE, JobEntry, Row
+from intermission.errors import StalePlans
+from intermission.model import (
+    FINISHED,
+    HELD,
+    JOB_TRANSITIONS,
+    Beat,
+    Completion,
+    Failure,
+    Job,
+    JobState,
+    Lease,
+    Renewal,
+    StepKind,
+    Task,
+    TaskRow,
+    TaskState,
+)
+
+
+class MemoryLedger(Changes):
+    """The reference ledger."""
+
+    def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
+        now_ms = self._clock.now_ms()
+        with self._tables.transaction():
+            if job.key in self._tables.job_ids:
+                return False
+            entry = JobEntry(self._tables.new_id(), job, JobState.PENDING, now_ms, now_ms)
+            self._tables.put_job(entry)
+            self._tables.log(now_ms, entry.id, None, JobState.PENDING)
+            self._insert(entry.id, tasks)
+            self._settle(entry.id)
+            return True
+
+    def claim(
+        self,
+        worker: str,
+        capacity: int,
+        *,
+        lease_ttl_s: float,
+        can: Collection[str] = (),
+        jobs: Collection[str] | None = None,
+    ) -> list[Lease]:
+        leases: list[Lease] = []
+        with self._tables.transaction():
+            entries = [self._tables.jobs[id] for id in self._tables.live]
+            entries.sort(key=lambda entry: (-entry.job.priority, entry.id))
+            for entry in entries:
+                if jobs is not None and entry.job.key not in jobs:
+                    continue
+                while len(leases) < capacity and (row := self._next(entry, can)) is not None:
+                    self._set_job(self._tables.jobs[entry.id], JobState.RUNNING)
+                    leases.append(self._lease(self._take(row, worker, lease_ttl_s)))
+        return leases
+
+    def _next(self, entry: JobEntry, can: Collection[str]) -> Row | None:
+        """The oldest task of a job that this worker may take."""
+        oldest: list[int] = []
+        for spec in entry.job.steps:
+            held = self._tables.held[entry.job.pipeline, spec.name]
+            if spec.needs is not None and spec.needs not in can:
+                continue
+            if spec.concurrency is not None and len(held) >= spec.concurrency:
+                continue
+            id = self._tables.first_claimable(entry.id, spec.name, self._clock.monotonic_s())
+            if id is not None:
+                oldest.append(id)
+        return self._tables.rows[min(oldest)] if oldest else None
+
+    def _take(self, row: Row, worker: str, lease_ttl_s: float) -> Row:
+        return self._move(
+            row,
+            TaskState.LEASED,
+            fence=row.fence + 1,
+            attempts=row.attempts + 1,
+            worker=worker,
+            progress=0.0,
+            expires_s=self._clock.monotonic_s() + lease_ttl_s,
+            started_ms=self._clock.now_ms(),
+            ended_ms=None,
+            ready_ms=None,
+        )
+
+    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
+        lost: set[int] = set()
+        cancelled: set[int] = set()
+        expires_s = self._clock.monotonic_s() + lease_ttl_s
+        with self._tables.transaction():
+            for beat in beats:
+                row = self._current(beat.task_id, beat.fence)
+                if row is None:
+                    (cancelled if self._is_cancelled(beat.task_id) else lost).add(beat.task_id)
+                elif row.token is not None:
+                    # A beat that crossed its task's deferral on the way must not shorten it.
+                    self._move(row, TaskState.RUNNING, progress=beat.progress)
+                else:
+                    self._move(
+                        row,
+                        TaskState.RUNNING,
+                        worker=worker,
+                        progress=beat.progress,
+                        expires_s=expires_s,
+                    )
+        return Renewal(frozenset(lost), frozenset(cancelled))
+
+    def _is_cancelled(self, task_id: int) -> bool:
+        row = self._tables.rows.get(task_id)
+        return row is not None and (
+            row.state is TaskState.CANCELLED
+            or self._tables.jobs[row.job_id].state is JobState.CANCELLED
+        )
+
+    def complete(self, done: Sequence[Completion]) -> list[bool]:
+        with self._tables.transaction():
+            ended: list[Row] = []
+            accepted = [self._complete(completion, ended) for completion in done]
+            self._after(ended)
+            return accepted
+
+    def _complete(self, completion: Completion, ended: list[Row]) -> bool:
+        row = self._current(completion.task_id, completion.fence)
+        if row is None:
+            return self._told(completion.task_id, completion.fence) is TaskState.DONE
+        graph = self._graph(row.job_id)
+        is_plan = graph.spec(row).kind is StepKind.PLAN
+        plans = graph.done_plans() | {row.step}
+        if is_plan and completion.plans != plans:
+            raise StalePlans(
+                f"the tasks of plan {row.step} were computed from the plans "
+                f"{sorted(completion.plans)}, but {sorted(plans)} are done.",
+                remedy="Compute the tasks again and complete again.",
+            )
+        row = self._move(
+            row,
+            TaskState.DONE,
+            result=completion.result,
+            receipt=completion.receipt,
+            adopted=completion.adopted,
+            ended_ms=self._clock.now_ms(),
+            error=None,
+            message=None,
+            token=None,
+        )
+        ended.append(row)
+        if is_plan:
+            self._replan(row, completion.tasks)
+        return True
+
+    def _replan(self, plan: Row, tasks: Iterable[Task]) -> None:
+        """Add what a plan found. What it found before and no longer finds is removed."""
+        graph = self._graph(plan.job_id)
+        wanted = list(tasks)
+        places = {(task.step, task.index) for task in wanted}
+        replaced: list[Row] = []
+        surplus: list[Row] = []
+        for spec in graph.specs.values():
+            if spec.plan == plan.step:
+                rows = self._tables.of_step(plan.job_id, spec.name)
+                surplus += [row for row in rows if (row.step, row.index) not in places]
+        for task in wanted:
+            row = graph.task(task.step, task.index)
+            if row is not None and row.key != task.key:
+                replaced.append(row)
+        # Who still waits for a task that is not what it was must not run on what it was.
+        stale = {row.id for row in graph.dependants([*replaced, *surplus])}
+        for row in surplus:
+            self._tables.drop(row)
+        fresh = self._insert(plan.job_id, wanted)
+        self._unsettle(plan.job_id, stale - fresh, message=f"{plan.step} planned otherwise")
+        self._sweep(plan.job_id)
+
+    def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
+        with self._tables.transaction():
+            return [self._fail(failure) for failure in failures]
+
+    def _fail(self, failure: Failure) -> TaskState | None:
+        row = self._current(failure.task_id, failure.fence)
+        if row is None:
+            told = self._told(failure.task_id, failure.fence)
+            return told if told in (TaskState.RETRYING, TaskState.FAILED) else None
+        if failure.permanent or row.attempts >= self._graph(row.job_id).spec(row).attempts:
+            self._stop(row, failure.error, failure.message)
+            return TaskState.FAILED
+        self._move(
+            row,
+            TaskState.RETRYING,
+            error=failure.error,
+            message=failure.message,
+            token=None,
+            ended_ms=self._clock.now_ms(),
+            ready_ms=self._clock.now_ms() + round(failure.delay_s * 1000),
+            ready_s=self._clock.monotonic_s() + failure.delay_s,
+        )
+        return TaskState.RETRYING
+
+    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
+        released = 0
+        with self._tables.transaction():
+            for task_id, fence in leases:
+                row = self._current(task_id, fence)
+                if row is None or row.state not in HELD:
+                    continue
+                # Never below zero: a late holder may renew and be released a second time.
+                attempts = max(row.attempts - 1, 0)
+                self._move(row, TaskState.ABANDONED, attempts=attempts, message=reason, token=None)
+                released += 1
+        return released
+
+    def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
+        with self._tables.transaction():
+            row = self._current(task_id, fence)
+            if row is None or row.state not in HELD:
+                return False
+            expires_s = self._clock.monotonic_s() + timeout_s
+            self._move(row, TaskState.RUNNING, worker=None, token=token, expires_s=expires_s)
+            return True
+
+    def rescue(self, dead: Collection[str] = ()) -> int:
+        with self._tables.transaction():
+            before = len(self._tables.events)
+            now_s = self._clock.monotonic_s()
+            held = sorted(id for ids in self._tables.held.values() for id in ids)
+            for row in [self._tables.rows[id] for id in held]:
+                if now_s < row.expires_s and row.worker not in dead:
+                    continue
+                who = f"worker {row.worker}" if row.worker else "whoever it was deferred to"
+                if row.attempts < self._graph(row.job_id).spec(row).attempts:
+                    self._move(row, TaskState.ABANDONED, message=f"{who} vanished", token=None)
+                else:
+                    message = f"{who} vanished, as in every attempt before"
+                    self._stop(row, "SlotDied", message)
+            for job_id in list(self._tables.live):
+                self._sweep(job_id)
+                self._settle(job_id)
+            return self._changed_since(before)
+
+    def retry(self, job_key: str, task_ids: Collection[int] | None = None) -> int:
+        with self._tables.transaction():
+            entry = self._tables.entry(job_key)
+            if entry is None:
+                return 0
+            graph = self._graph(entry.id)
+            before = len(self._tables.events)
+            asked = [
+                row
+                for row in self._tables.of_job(entry.id, *STOPPED)
+                if task_ids is None or row.id in task_ids
+            ]
+            behind = [
+                waiting
+                for row in asked
+                for step in graph.behind[row.step]
+                for waiting in self._tables.of_step(entry.id, step, TaskState.CANCELLED)
+            ]
+            wanted = {row.id for row in asked}
+            for row in [*asked, *behind, *graph.dependants([*asked, *behind])]:
+                if row.state is TaskState.CANCELLED:
+                    wanted.add(row.id)
+            revived = self._revive(entry.id, wanted)
+            dependants = graph.dependants(self._tables.rows[id] for id in revived)
+            self._unsettle(entry.id, {row.id for row in dependants}, message="an input runs again")
+            self._sweep(entry.id)
+            changed = self._changed_since(before)
+            if changed:
+                self._set_job(entry, JobState.RUNNING)
+            return changed
+
+    def cancel(self, job_key: str, *, reason: str) -> bool:
+        with self._tables.transaction():
+            entry = self._tables.entry(job_key)
+            if entry is None or entry.state not in LIVE:
+                return False
+            for row in self._tables.of_job(entry.id):
+                if row.state not in FINISHED:
+                    self._cancel(row, reason)
+            self._set_job(entry, JobState.CANCELLED, reason)
+            return True
+
+    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+        with self._tables.transaction():
+            known = [self._tables.rows[id] for id in task_ids if id in self._tables.rows]
+            lost = [row for row in known if row.state is TaskState.DONE]
+            changed: set[int] = set()
+            for job_id in {row.job_id for row in lost}:
+                own = [row for row in lost if row.job_id == job_id]
+                dependants = {row.id for row in self._graph(job_id).dependants(own)}
+                changed |= self._unsettle(job_id, dependants, message=reason)
+                for row in own:
+                    if row.id not in dependants:
+                        self._reset(row, TaskState.CORRUPT, message=reason)
+                        changed.add(row.id)
+                self._set_job(self._tables.jobs[job_id], JobState.RUNNING)
+            return [self._tables.rows[id].seen() for id in sorted(changed)]
+
+    def forget(self, job_key: str) -> bool:
+        with self._tables.transaction():
+            entry = self._tables.entry(job_key)
+            if entry is None or self._tables.of_job(entry.id, *HELD):
+                return False
+            self._tables.drop_job(entry)
+            return True
+
+    def mark(self, job_key: str, state: JobState, *, reason: str | None = None) -> bool:
+        with self._tables.transaction():
+            entry = self._tables.entry(job_key)
+            if entry is None or state not in JOB_TRANSITIONS[entry.state]:
+                return False
+            self._set_job(entry, state, reason)
+            return True

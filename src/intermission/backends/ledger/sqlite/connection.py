@@ -1,0 +1,205 @@
+"""Opening a ledger file safely: pragmas that are asserted, migrations, errors that explain.
+
+Owns the connection and its transactions. It knows nothing of jobs or tasks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from intermission.errors import LedgerCorrupt, LedgerError, LedgerTooNew
+from intermission.model import JOB_TRANSITIONS, TRANSITIONS
+
+APPLICATION_ID = 0x494E544D  # "INTM"
+BUSY_TIMEOUT_MS = 5000
+OLDEST_SQLITE = (3, 51, 3)
+"""Older libraries can corrupt a database when two writers meet a WAL reset."""
+NETWORK_FILE_SYSTEMS = frozenset(
+    "nfs nfs4 cifs smb3 smbfs 9p afs ceph glusterfs lustre fuse.sshfs fuse.s3fs fuse.rclone "
+    "fuse.goofys fuse.mount-s3 fuse.glusterfs".split()
+)
+
+_REBUILD = (
+    "Finished tasks are safe in their receipts: `intermission rebuild SOURCE` moves the file "
+    "away and makes a new ledger from them."
+)
+
+
+def connect(path: Path) -> apsw.Connection:
+    """An open, migrated connection; a new file becomes an empty ledger."""
+    if tuple(int(n) for n in apsw.sqlite_lib_version().split(".")) < OLDEST_SQLITE:
+        raise LedgerError(
+            f"the SQLite library is {apsw.sqlite_lib_version()}; 3.51.3 or newer is needed.",
+            remedy="Upgrade the apsw package.",
+        )
+    _refuse_network_file_system(path)
+    with translated(path):
+        connection = apsw.Connection(str(path))
+    try:
+        with translated(path):
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            _migrate(connection, path)
+            _pragma(connection, "journal_mode", "WAL", "wal")
+            _pragma(connection, "synchronous", "FULL", 2)
+            _pragma(connection, "foreign_keys", "ON", 1)
+            _forget_other_boots(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _pragma(connection: apsw.Connection, name: str, value: str, expected: Any) -> None:
+    connection.execute(f"PRAGMA {name}={value}").fetchall()
+    found = connection.execute(f"PRAGMA {name}").fetchall()[0][0]
+    if found != expected:
+        raise LedgerError(
+            f"the ledger needs PRAGMA {name}={value}, but this file system gave {found!r}.",
+            remedy="Keep the workspace on a local disk.",
+        )
+
+
+def _migrate(connection: apsw.Connection, path: Path) -> None:
+    versions = sorted(
+        (int(entry.name[:4]), entry.read_text())
+        for entry in files(__package__).joinpath("migrations").iterdir()
+        if entry.name.endswith(".sql")
+    )
+    if _version(connection, path) == versions[-1][0]:
+        return
+    with transaction(connection, path):
+        for version, sql in versions:
+            if version > _version(connection, path):
+                connection.execute(sql)
+                connection.execute(f"PRAGMA user_version={version}")
+                connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        _copy_transitions(connection)
+
+
+def _version(connection: apsw.Connection, path: Path) -> int:
+    """The schema version, once it is sure that this is a ledger this program understands."""
+    application = connection.execute("PRAGMA application_id").fetchall()[0][0]
+    version = connection.execute("PRAGMA user_version").fetchall()[0][0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+    newest = max(
+        int(entry.name[:4])
+        for entry in files(__package__).joinpath("migrations").iterdir()
+        if entry.name.endswith(".sql")
+    )
+    if tables and application != APPLICATION_ID:
+        raise LedgerCorrupt(f"{path} is a database, but not an Intermission ledger.", remedy=_REBUILD)
+    if version > newest:
+        raise LedgerTooNew(
+            f"{path} has schema {version}, and this program knows up to {newest}.",
+            remedy="A newer Intermission wrote it: upgrade this one.",
+        )
+    return version
+
+
+def _copy_transitions(connection: apsw.Connection) -> None:
+    connection.execute("DELETE FROM transitions")
+    for of, table in (("task", TRANSITIONS), ("job", JOB_TRANSITIONS)):
+        connection.executemany(
+            "INSERT INTO transitions VALUES (?, ?, ?)",
+            ((of, str(was), str(now)) for was, after in table.items() for now in after),
+        )
+
+
+def _forget_other_boots(connection: apsw.Connection) -> None:
+    """Leases and delays are in this boot's monotonic time; those of another boot are over."""
+    boot = boot_id()
+    known = connection.execute("SELECT value FROM meta WHERE name = 'boot'").fetchall()
+    if known and known[0][0] == boot:
+        return
+    with connection:
+        connection.execute("UPDATE tasks SET lease_s = 0 WHERE state IN ('leased', 'running')")
+        connection.execute("UPDATE tasks SET ready_s = 0 WHERE state = 'retrying'")
+        connection.execute(
+            "INSERT INTO meta VALUES ('boot', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+            (boot,),
+        )
+
+
+def boot_id() -> str:
+    """A name for the time since this machine started."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return sys.platform
+
+
+def _refuse_network_file_system(path: Path) -> None:
+    kind = file_system_of(path.parent)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise LedgerError(
+            f"{path} is on a network file system ({kind}), where SQLite cannot lock safely.",
+            remedy="Copy the source to a local disk, or use an object store.",
+        )
+
+
+def file_system_of(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system a folder is on; empty where the system does not tell."""
+    try:
+        lines = mountinfo.read_text().splitlines()
+    except OSError:
+        return ""
+    best, kind = -1, ""
+    target = folder.resolve()
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = Path(left.split()[4].encode().decode("unicode_escape"))
+        if target.is_relative_to(mount) and len(mount.parts) >= best:
+            best, kind = len(mount.parts), right.split()[0]
+    return kind
+
+
+@contextmanager
+def transaction(connection: apsw.Connection, path: Path) -> Iterator[None]:
+    """BEGIN IMMEDIATE ... COMMIT, or nothing at all."""
+    with translated(path):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Driver errors as ledger errors, each with what to do about it."""
+    try:
+        yield
+    except apsw.BusyError as e:
+        raise LedgerError(
+            f"the ledger {path} stayed locked for {BUSY_TIMEOUT_MS // 1000} s.",
+            remedy="Another process holds it; run the same command again.",
+        ) from e
+    except (apsw.NotADBError, apsw.CorruptError) as e:
+        raise LedgerCorrupt(f"{path} is damaged or not a ledger ({e}).", remedy=_REBUILD) from e
+    except apsw.FullError as e:
+        raise LedgerError(
+            f"the disk that holds the ledger {path} is full.",
+            remedy="Free some space and run the same command again; progress is saved.",
+        ) from e
+    except (apsw.ReadOnlyError, apsw.PermissionsError, apsw.CantOpenError) as e:
+        raise LedgerError(
+            f"the ledger {path} cannot be opened for writing ({e}).",
+            remedy="Check the folder's permissions and that the disk is not read-only.",
+        ) from e
+    except apsw.IOError as e:
+        raise LedgerError(
+            f"reading or writing the ledger {path} failed ({e}).",
+            remedy="Check the disk, then run the same command again; progress is saved.",
+        ) from e
+    except apsw.Error as e:
+        raise LedgerError(f"the ledger {path} refused an operation ({e}).") from e

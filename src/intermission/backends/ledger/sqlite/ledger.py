@@ -1,0 +1,464 @@
+"""The SQLite ledger: every change is one IMMEDIATE transaction, compare-and-set on the fence.
+
+Which transitions are legal and that each leaves an event is enforced by triggers in the
+schema, so no statement here can forget it. A batch of claims or completions is one commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from intermission.backends.ledger.dependants import dependants
+from intermission.backends.ledger.sqlite.connection import transaction
+from intermission.backends.ledger.sqlite.queries import SQL
+from intermission.backends.ledger.sqlite.reads import Reads
+from intermission.errors import StalePlans
+from intermission.model import (
+    CLAIMABLE,
+    HELD,
+    JOB_TRANSITIONS,
+    Beat,
+    Completion,
+    EdgeKind,
+    Failure,
+    Job,
+    JobState,
+    Lease,
+    Renewal,
+    StepKind,
+    Task,
+    TaskRow,
+    TaskState,
+)
+
+_UNFINISHED_OR_DONE = json.dumps([*CLAIMABLE, *HELD, TaskState.DONE])
+_STOPPED = json.dumps([TaskState.FAILED, TaskState.CANCELLED])
+_STOPPED_OR_DONE = json.dumps([TaskState.FAILED, TaskState.CANCELLED, TaskState.DONE])
+
+
+class SqliteLedger(Reads):
+    """A ledger in one file. One instance per thread; open a new one after a fork."""
+
+    def _transaction(self) -> AbstractContextManager[None]:
+        return transaction(self._db, self.path)
+
+    def _now(self) -> dict[str, Any]:
+        return {"now_ms": self._clock.now_ms(), "now_s": self._clock.monotonic_s()}
+
+    def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
+        with self._transaction():
+            row = self._db.execute(
+                SQL["insert_job"],
+                {
+                    "key": job.key,
+                    "pipeline": job.pipeline,
+                    "spec": job.to_json(),
+                    "priority": job.priority,
+                }
+                | self._now(),
+            ).fetchone()
+            if row is None:
+                return False
+            (id,) = row
+            numbers = {spec.name: no for no, spec in enumerate(job.steps)}
+            for no, spec in enumerate(job.steps):
+                limits = (spec.attempts, spec.needs, spec.concurrency, spec.gap)
+                self._db.execute(SQL["insert_step"], (id, no, spec.name, *limits))
+                for edge in spec.edges:
+                    plan = job.step(edge.upstream).plan if edge.kind is EdgeKind.ALL else None
+                    self._db.execute(
+                        SQL["insert_edge"],
+                        (id, no, numbers[edge.upstream], edge.kind, plan and numbers[plan]),
+                    )
+            self._add(id, tasks)
+            self._settle(id)
+            return True
+
+    def claim(
+        self,
+        worker: str,
+        capacity: int,
+        *,
+        lease_ttl_s: float,
+        can: Collection[str] = (),
+        jobs: Collection[str] | None = None,
+    ) -> list[Lease]:
+        now = self._now()
+        values = now | {"worker": worker, "lease_s": now["now_s"] + lease_ttl_s}
+        leases: list[Lease] = []
+        with self._transaction():
+            if jobs is None:
+                active = self._db.execute(SQL["active_jobs"]).fetchall()
+            else:
+                keys = {"keys": json.dumps(list(jobs))}
+                active = self._db.execute(SQL["active_jobs_among"], keys).fetchall()
+            for (id,) in active:
+                if len(leases) >= capacity:
+                    break
+                rows = self._claim_job(id, capacity - len(leases), frozenset(can), values)
+                if rows:
+                    self._db.execute(SQL["job_runs"], now | {"job": id})
+                    leases += self._leases(id, rows)
+        return leases
+
+    def _claim_job(
+        self, id: int, capacity: int, can: frozenset[str], values: dict[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """Rows of one job; steps with a limit are asked for one by one, the rest together."""
+        job = self._job(id)
+        open_steps: list[int] = []
+        rows: list[tuple[Any, ...]] = []
+        values = values | {"job": id}
+        for no, spec in enumerate(job.steps):
+            if spec.needs is not None and spec.needs not in can:
+                continue
+            if spec.concurrency is None:
+                open_steps.append(no)
+                continue
+            (held,) = self._db.execute(
+                SQL["held_of_step"], {"name": spec.name, "pipeline": job.pipeline}
+            ).fetchone()
+            room = min(spec.concurrency - held, capacity - len(rows))
+            if room > 0:
+                limited = {"steps": json.dumps([no]), "capacity": room}
+                rows += self._db.execute(SQL["claim_steps"], values | limited).fetchall()
+        rest = {"capacity": capacity - len(rows)}
+        if len(open_steps) == len(job.steps):
+            rows += self._db.execute(SQL["claim"], values | rest).fetchall()
+        elif open_steps and rest["capacity"] > 0:
+            rest["steps"] = json.dumps(open_steps)  # type: ignore[assignment]
+            rows += self._db.execute(SQL["claim_steps"], values | rest).fetchall()
+        rows.sort()
+        return rows
+
+    def _leases(self, job_id: int, rows: list[tuple[Any, ...]]) -> list[Lease]:
+        job = self._job(job_id)
+        names = [spec.name for spec in job.steps]
+        shared: dict[tuple[int, int], Any] = {}
+        return [
+            Lease(
+                id,
+                fence,
+                attempt,
+                job.key,
+                names[step],
+                index,
+                key,
+                chunk,
+                self._inputs(job_id, step, index, shared),
+            )
+            for id, fence, attempt, step, index, key, chunk in rows
+        ]
+
+    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
+        lost: set[int] = set()
+        cancelled: set[int] = set()
+        now = self._now()
+        lease_s = now["now_s"] + lease_ttl_s
+        with self._transaction():
+            for beat in beats:
+                values = (lease_s, beat.progress, worker, now["now_ms"], beat.task_id, beat.fence)
+                if self._db.execute(SQL["renew"], values).fetchone():
+                    continue
+                fate = self._db.execute(SQL["fate"], (beat.task_id,)).fetchone()
+                gone = fate is not None and "cancelled" in (fate[0], fate[2])
+                (cancelled if gone else lost).add(beat.task_id)
+        return Renewal(frozenset(lost), frozenset(cancelled))
+
+    def complete(self, done: Sequence[Completion]) -> list[bool]:
+        now_ms = self._clock.now_ms()
+        accepted: list[bool] = []
+        ended: list[tuple[int, int, int]] = []
+        with self._transaction():
+            for completion in done:
+                row = self._finish(completion, now_ms)
+                if row is not None:
+                    ended.append(row)
+                    accepted.append(True)
+                else:
+                    fate = self._db.execute(SQL["fate"], (completion.task_id,)).fetchone()
+                    accepted.append(fate is not None and fate[:2] == ("done", completion.fence))
+            self._unblock_after(ended)
+            for job_id in {job_id for job_id, _, _ in ended}:
+                self._settle(job_id)
+        return accepted
+
+    def _finish(self, completion: Completion, now_ms: int) -> tuple[int, int, int] | None:
+        receipt = completion.receipt
+        files = None
+        if receipt is not None and receipt.files:
+            refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files]
+            files = json.dumps(refs, ensure_ascii=False)
+        row = self._db.execute(
+            SQL["complete"],
+            (
+                completion.result,
+                receipt and receipt.task_key,
+                files,
+                completion.adopted,
+                now_ms,
+                now_ms,
+                completion.task_id,
+                completion.fence,
+            ),
+        ).fetchone()
+        if row is not None and self._job(row[0]).steps[row[1]].kind is StepKind.PLAN:
+            self._expand(row[0], row[1], completion)
+        return row
+
+    def _expand(self, job_id: int, step: int, completion: Completion) -> None:
+        """Add what a finished plan found, unless another plan changed what there is to add."""
+        job = self._job(job_id)
+        plans = [no for no, spec in enumerate(job.steps) if spec.kind is StepKind.PLAN]
+        found = self._db.execute(
+            SQL["done_plans"], {"job": job_id, "plans": json.dumps(plans)}
+        ).fetchall()
+        done = frozenset(job.steps[no].name for (no,) in found)
+        if done != completion.plans:
+            raise StalePlans(
+                f"{', '.join(sorted(done))} are done, not {', '.join(sorted(completion.plans))}."
+            )
+        counts = self._add(job_id, completion.tasks)
+        before = self._db.total_changes()
+        for no, spec in enumerate(job.steps):
+            if spec.plan == job.steps[step].name:
+                surplus = {"job": job_id, "step": no, "count": counts.get(no, 0)}
+                self._db.execute(SQL["delete_surplus"], surplus)
+        if self._db.total_changes() > before:
+            self._recount(job_id)
+            self._unblock_all(job_id)
+
+    def _add(self, job_id: int, tasks: Iterable[Task]) -> dict[int, int]:
+        """Insert tasks, pending where nothing is missing. How many there were of each step."""
+        numbers = self._numbers(job_id)
+        now_ms = self._clock.now_ms()
+        states: dict[int, str] = {}
+        counts: dict[int, int] = {}
+        (known,) = self._db.execute(
+            "SELECT EXISTS (SELECT 1 FROM counts WHERE job_id = ?)", (job_id,)
+        ).fetchone()
+
+        def rows() -> Iterable[tuple[Any, ...]]:
+            for task in tasks:
+                step = numbers[task.step]
+                if step not in states:
+                    values = {"job": job_id, "step": step}
+                    (ready,) = self._db.execute(SQL["satisfied"], values).fetchone()
+                    states[step] = "pending" if ready else "blocked"
+                counts[step] = counts.get(step, 0) + 1
+                yield job_id, step, task.index, task.key, task.chunk, states[step], now_ms
+
+        self._db.executemany(SQL["insert_task"], rows())
+        self._recount(job_id)
+        if known:  # some may have been there, and be done
+            self._unblock_all(job_id)
+        return counts
+
+    def _recount(self, job_id: int) -> None:
+        self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
+        self._db.execute(SQL["recount"], {"job": job_id})
+
+    def _unblock(self, job_id: int, step: int, index: int | None) -> int:
+        values = {"job": job_id, "step": step, "idx": index, "now_ms": self._clock.now_ms()}
+        return len(self._db.execute(SQL["unblock"], values).fetchall())
+
+    def _unblock_all(self, job_id: int) -> int:
+        return sum(self._unblock(job_id, no, None) for no in range(len(self._job(job_id).steps)))
+
+    def _unblock_after(self, ended: Collection[tuple[int, int, int]]) -> None:
+        """Re-check what waited for these tasks; a fan-in once, however many inputs ended."""
+        waiting: dict[tuple[int, int, int | None], None] = {}
+        for job_id, step, index in ended:
+            name = self._job(job_id).steps[step].name
+            for no, spec in enumerate(self._job(job_id).steps):
+                for edge in spec.edges:
+                    if edge.upstream == name:
+                        same = edge.kind is EdgeKind.SAME
+                        waiting[job_id, no, index if same else None] = None
+        for job_id, step, index in waiting:
+            self._unblock(job_id, step, index)
+
+    def _settle(self, job_id: int) -> None:
+        self._db.execute(SQL["settle"], {"job": job_id, "now_ms": self._clock.now_ms()})
+
+    def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
+        now = self._now()
+        states: list[TaskState | None] = []
+        with self._transaction():
+            for failure in failures:
+                values = {
+                    "task": failure.task_id,
+                    "fence": failure.fence,
+                    "permanent": failure.permanent,
+                    "ready_s": now["now_s"] + failure.delay_s,
+                    "error": failure.error,
+                    "message": failure.message,
+                }
+                row = self._db.execute(SQL["fail"], values | now).fetchone()
+                states.append(None if row is None else TaskState(row[3]))
+                if row is not None and row[3] == "failed":
+                    self._after_failure(*row[:3])
+        return states
+
+    def _after_failure(self, job_id: int, step: int, index: int) -> None:
+        """Cancel what can no longer run, or leave a gap; then see what can."""
+        job = self._job(job_id)
+        spec = job.steps[step]
+        kinds = (EdgeKind.SAME,) if spec.gap else tuple(EdgeKind)
+        name = spec.name if spec.plan is None else f"{spec.name}[{index}]"
+        stopped = [(job_id, step, index)]
+        for dependant, at in dependants(job, spec.name, index, kinds):
+            no = self._numbers(job_id)[dependant]
+            values = {"job": job_id, "step": no, "idx": at, "message": f"{name} failed"}
+            self._db.execute(SQL["cancel_dependants"], values | self._now())
+            stopped.append((job_id, no, at or 0))
+        self._unblock_after(stopped)
+        self._settle(job_id)
+
+    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
+        now_ms = self._clock.now_ms()
+        with self._transaction():
+            return sum(
+                self._db.execute(SQL["release"], (reason, now_ms, task_id, fence)).fetchone()
+                is not None
+                for task_id, fence in leases
+            )
+
+    def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
+        now = self._now()
+        values = {"task": task_id, "fence": fence, "token": token}
+        with self._transaction():
+            lease = {"lease_s": now["now_s"] + timeout_s}
+            return self._db.execute(SQL["defer"], values | now | lease).fetchone() is not None
+
+    def rescue(self, dead: Collection[str] = ()) -> int:
+        with self._transaction():
+            rows = self._db.execute(
+                SQL["rescue"], self._now() | {"dead": json.dumps(list(dead))}
+            ).fetchall()
+            for job_id, step, index, state in rows:
+                if state == "failed":
+                    self._after_failure(job_id, step, index)
+            changed = len(rows)
+            for (id,) in self._db.execute(SQL["active_jobs"]).fetchall():
+                changed += self._unblock_all(id)
+                self._settle(id)
+            return changed
+
+    def retry(self, job_key: str, task_ids: Collection[int] | None = None) -> int:
+        id = self._id(job_key)
+        if id is None:
+            return 0
+        with self._transaction():
+            rows = self._db.execute(
+                "SELECT step, idx FROM tasks WHERE job_id = :job "
+                "AND state IN ('failed', 'cancelled') "
+                "AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))",
+                {"job": id, "ids": None if task_ids is None else json.dumps(list(task_ids))},
+            ).fetchall()
+            changed: set[int] = set()
+            for step, index in rows:
+                name = self._job(id).steps[step].name
+                changed |= self._put_back(id, name, index, "blocked", _STOPPED)
+                for dependant, at in dependants(self._job(id), name, index):
+                    changed |= self._put_back(id, dependant, at, "blocked", _STOPPED_OR_DONE)
+            self._restart(id, bool(changed))
+            return len(changed)
+
+    def cancel(self, job_key: str, *, reason: str) -> bool:
+        id = self._id(job_key)
+        if id is None:
+            return False
+        now_ms = self._clock.now_ms()
+        with self._transaction():
+            ended = self._db.execute(
+                "UPDATE jobs SET state = 'cancelled', reason = ?, updated_ms = ? "
+                "WHERE id = ? AND state IN ('pending', 'running', 'draining') RETURNING id",
+                (reason, now_ms, id),
+            ).fetchone()
+            if ended is None:
+                return False
+            for step in range(len(self._job(id).steps)):
+                values = {"job": id, "step": step, "idx": None, "message": reason}
+                self._db.execute(SQL["cancel_dependants"], values | {"now_ms": now_ms})
+            return True
+
+    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+        with self._transaction():
+            rows = self._db.execute(
+                "SELECT id, job_id, step, idx FROM tasks "
+                "WHERE state = 'done' AND id IN (SELECT value FROM json_each(?))",
+                (json.dumps(list(task_ids)),),
+            ).fetchall()
+            changed: dict[int, set[int]] = {}
+            for _, job_id, step, index in rows:
+                name = self._job(job_id).steps[step].name
+                ids = changed.setdefault(job_id, set())
+                for dependant, at in dependants(self._job(job_id), name, index):
+                    ids |= self._put_back(
+                        job_id, dependant, at, "blocked", _UNFINISHED_OR_DONE, "an input was lost"
+                    )
+            # Last, because one spoiled task may depend on another: it ends up blocked.
+            for id, job_id, step, index in rows:
+                if id not in changed[job_id]:
+                    name = self._job(job_id).steps[step].name
+                    done = json.dumps([TaskState.DONE])
+                    changed[job_id] |= self._put_back(job_id, name, index, "corrupt", done, reason)
+            spoiled: list[TaskRow] = []
+            for job_id, ids in changed.items():
+                self._restart(job_id, bool(ids))
+                spoiled += [row for row in self.tasks(self._job(job_id).key) if row.id in ids]
+            return spoiled
+
+    def _put_back(
+        self,
+        job_id: int,
+        step: str,
+        index: int | None,
+        state: str,
+        states: str,
+        message: str | None = None,
+    ) -> set[int]:
+        values = {
+            "job": job_id,
+            "step": self._numbers(job_id)[step],
+            "idx": index,
+            "state": state,
+            "states": states,
+            "message": message,
+        }
+        rows = self._db.execute(SQL["put_back"], values | self._now()).fetchall()
+        return {id for (id,) in rows}
+
+    def _restart(self, job_id: int, changed: bool) -> None:
+        if changed:
+            self._db.execute(SQL["job_restarts"], {"job": job_id} | self._now())
+            self._unblock_all(job_id)
+
+    def forget(self, job_key: str) -> bool:
+        id = self._id(job_key)
+        if id is None:
+            return False
+        with self._transaction():
+            held = self._db.execute(
+                "SELECT 1 FROM tasks WHERE job_id = ? AND state IN ('leased', 'running')", (id,)
+            ).fetchone()
+            if held is not None:
+                return False
+            self._db.execute("DELETE FROM jobs WHERE id = ?", (id,))
+            self._db.execute("DELETE FROM events WHERE job_id = ?", (id,))
+        self._jobs.pop(id, None)
+        return True
+
+    def mark(self, job_key: str, state: JobState, *, reason: str | None = None) -> bool:
+        before = json.dumps([was for was, after in JOB_TRANSITIONS.items() if state in after])
+        with self._transaction():
+            row = self._db.execute(
+                "UPDATE jobs SET state = ?, reason = ?, updated_ms = ? "
+                "WHERE key = ? AND state IN (SELECT value FROM json_each(?)) RETURNING id",
+                (state, reason, self._clock.now_ms(), job_key, before),
+            ).fetchone()
+            return row is not None

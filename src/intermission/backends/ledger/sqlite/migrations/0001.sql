@@ -1,0 +1,135 @@
+-- The ledger. Times ending in _ms are UTC wall clock, for people; times ending in _s are the
+-- machine's shared monotonic clock, for leases and retry delays (see boot in `meta`).
+
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT;
+
+-- model.TRANSITIONS and model.JOB_TRANSITIONS, copied in when a ledger is opened.
+CREATE TABLE transitions (
+    of  TEXT NOT NULL,
+    was TEXT NOT NULL,
+    now TEXT NOT NULL,
+    PRIMARY KEY (of, was, now)
+) STRICT, WITHOUT ROWID;
+
+-- AUTOINCREMENT: an id is never used again, so a late lease cannot match another task.
+CREATE TABLE jobs (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    key        TEXT NOT NULL UNIQUE CHECK (key <> ''),
+    pipeline   TEXT NOT NULL,
+    spec       TEXT NOT NULL,
+    state      TEXT NOT NULL,
+    priority   INTEGER NOT NULL DEFAULT 0,
+    reason     TEXT,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX jobs_active ON jobs (priority DESC, id)
+    WHERE state IN ('pending', 'running', 'draining');
+
+CREATE TABLE steps (
+    job_id      INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    no          INTEGER NOT NULL,
+    name        TEXT NOT NULL CHECK (name <> ''),
+    attempts    INTEGER NOT NULL,
+    needs       TEXT,
+    concurrency INTEGER,
+    gap         INTEGER NOT NULL,
+    PRIMARY KEY (job_id, no)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE edges (
+    job_id   INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    step     INTEGER NOT NULL,
+    upstream INTEGER NOT NULL,
+    kind     TEXT NOT NULL CHECK (kind IN ('one', 'same', 'all')),
+    plan     INTEGER, -- the plan behind the upstream step of an 'all' edge
+    PRIMARY KEY (job_id, step, upstream)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tasks (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_id     INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    step       INTEGER NOT NULL,
+    idx        INTEGER NOT NULL,
+    state      TEXT NOT NULL,
+    attempts   INTEGER NOT NULL DEFAULT 0,
+    fence      INTEGER NOT NULL DEFAULT 0,
+    ready_s    REAL NOT NULL DEFAULT 0,
+    lease_s    REAL,
+    worker     TEXT,
+    token      TEXT,
+    progress   REAL NOT NULL DEFAULT 0,
+    adopted    INTEGER NOT NULL DEFAULT 0,
+    updated_ms INTEGER NOT NULL,
+    started_ms INTEGER,
+    ended_ms   INTEGER,
+    key        TEXT NOT NULL CHECK (key <> ''),
+    chunk      TEXT,
+    receipt    TEXT, -- the key its receipt was written under; NULL for a light step
+    files      TEXT, -- the artifacts of the receipt, as JSON
+    result     TEXT,
+    error      TEXT,
+    message    TEXT,
+    UNIQUE (job_id, step, idx)
+) STRICT;
+
+CREATE INDEX tasks_claimable ON tasks (job_id, id)
+    WHERE state IN ('pending', 'retrying', 'abandoned', 'corrupt');
+CREATE INDEX tasks_held ON tasks (job_id, step)
+    WHERE state IN ('leased', 'running');
+CREATE INDEX tasks_unfinished ON tasks (job_id, step)
+    WHERE state NOT IN ('done', 'failed', 'cancelled');
+CREATE INDEX tasks_with_files ON tasks (job_id, id) WHERE files IS NOT NULL;
+CREATE INDEX tasks_deferred ON tasks (token) WHERE token IS NOT NULL;
+
+-- How many tasks of a step are in a state: for display alone, never for a decision.
+CREATE TABLE counts (
+    job_id INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    step   INTEGER NOT NULL,
+    state  TEXT NOT NULL,
+    n      INTEGER NOT NULL,
+    PRIMARY KEY (job_id, step, state)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE events (
+    seq     INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_ms   INTEGER NOT NULL,
+    job_id  INTEGER NOT NULL,
+    task_id INTEGER,
+    was     TEXT,
+    now     TEXT NOT NULL,
+    fence   INTEGER,
+    worker  TEXT,
+    message TEXT
+) STRICT;
+
+CREATE TRIGGER task_changes AFTER UPDATE OF state ON tasks WHEN old.state <> new.state BEGIN
+    SELECT raise(ABORT, 'illegal task transition')
+    WHERE NOT EXISTS (
+        SELECT 1 FROM transitions WHERE of = 'task' AND was = old.state AND now = new.state
+    );
+    INSERT INTO events (at_ms, job_id, task_id, was, now, fence, worker, message)
+    VALUES (new.updated_ms, new.job_id, new.id, old.state, new.state, new.fence,
+            coalesce(new.worker, old.worker), new.message);
+    UPDATE counts SET n = n - 1
+    WHERE job_id = old.job_id AND step = old.step AND state = old.state;
+    INSERT INTO counts (job_id, step, state, n) VALUES (new.job_id, new.step, new.state, 1)
+    ON CONFLICT DO UPDATE SET n = n + 1;
+END;
+
+CREATE TRIGGER job_starts AFTER INSERT ON jobs BEGIN
+    INSERT INTO events (at_ms, job_id, now) VALUES (new.created_ms, new.id, new.state);
+END;
+
+CREATE TRIGGER job_changes AFTER UPDATE OF state ON jobs WHEN old.state <> new.state BEGIN
+    SELECT raise(ABORT, 'illegal job transition')
+    WHERE NOT EXISTS (
+        SELECT 1 FROM transitions WHERE of = 'job' AND was = old.state AND now = new.state
+    );
+    INSERT INTO events (at_ms, job_id, was, now, message)
+    VALUES (new.updated_ms, new.id, old.state, new.state, new.reason);
+END;

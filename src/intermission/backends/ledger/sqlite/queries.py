@@ -1,0 +1,15 @@
+"""The statements of `queries.sql`, by name."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+
+def _load() -> dict[str, str]:
+    text = files(__package__).joinpath("queries.sql").read_text()
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], (sql.strip() for sql in parts[2::2]), strict=True))
+
+
+SQL = _load()

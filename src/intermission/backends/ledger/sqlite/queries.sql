@@ -1,0 +1,221 @@
+-- name: insert_job
+INSERT INTO jobs (key, pipeline, spec, state, priority, created_ms, updated_ms)
+VALUES (:key, :pipeline, :spec, 'pending', :priority, :now_ms, :now_ms)
+ON CONFLICT (key) DO NOTHING
+RETURNING id;
+
+-- name: insert_step
+INSERT INTO steps (job_id, no, name, attempts, needs, concurrency, gap)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_edge
+INSERT INTO edges (job_id, step, upstream, kind, plan) VALUES (?, ?, ?, ?, ?);
+
+-- name: insert_task
+-- A task that is there under the same key stays; under another key it starts afresh.
+INSERT INTO tasks (job_id, step, idx, key, chunk, state, updated_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (job_id, step, idx) DO UPDATE
+SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = fence + 1,
+    attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
+    adopted = 0, receipt = NULL, files = NULL, result = NULL, error = NULL, message = NULL,
+    started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
+WHERE key <> excluded.key;
+
+-- name: delete_surplus
+DELETE FROM tasks WHERE job_id = :job AND step = :step AND idx >= :count;
+
+-- name: recount
+INSERT INTO counts (job_id, step, state, n)
+SELECT job_id, step, state, count(*) FROM tasks WHERE job_id = :job GROUP BY step, state;
+
+-- name: active_jobs
+SELECT id FROM jobs WHERE state IN ('pending', 'running', 'draining')
+ORDER BY priority DESC, id;
+
+-- name: active_jobs_among
+SELECT id FROM jobs WHERE state IN ('pending', 'running', 'draining')
+AND key IN (SELECT value FROM json_each(:keys))
+ORDER BY priority DESC, id;
+
+-- name: held_of_step
+-- Over every job of the same pipeline, because a limit protects something they share.
+SELECT count(*) FROM jobs AS j
+JOIN steps AS s ON s.job_id = j.id AND s.name = :name
+JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no
+WHERE j.pipeline = :pipeline AND t.state IN ('leased', 'running');
+
+-- name: claim
+UPDATE tasks
+SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
+    lease_s = :lease_s, token = NULL, progress = 0, started_ms = :now_ms, ended_ms = NULL,
+    updated_ms = :now_ms
+WHERE id IN (
+    SELECT id FROM tasks
+    WHERE job_id = :job AND state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+      AND ready_s <= :now_s
+    ORDER BY id LIMIT :capacity
+)
+RETURNING id, fence, attempts, step, idx, key, chunk;
+
+-- name: claim_steps
+UPDATE tasks
+SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
+    lease_s = :lease_s, token = NULL, progress = 0, started_ms = :now_ms, ended_ms = NULL,
+    updated_ms = :now_ms
+WHERE id IN (
+    SELECT id FROM tasks
+    WHERE job_id = :job AND state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+      AND ready_s <= :now_s AND step IN (SELECT value FROM json_each(:steps))
+    ORDER BY id LIMIT :capacity
+)
+RETURNING id, fence, attempts, step, idx, key, chunk;
+
+-- name: job_runs
+UPDATE jobs SET state = 'running', updated_ms = :now_ms
+WHERE id = :job AND state IN ('pending', 'draining');
+
+-- name: renew
+UPDATE tasks
+SET state = 'running', lease_s = ?, progress = max(progress, ?), worker = ?, updated_ms = ?
+WHERE id = ? AND fence = ? AND state IN ('leased', 'running', 'abandoned')
+RETURNING id;
+
+-- name: fate
+SELECT t.state, t.fence, j.state FROM tasks AS t JOIN jobs AS j ON j.id = t.job_id
+WHERE t.id = ?;
+
+-- name: complete
+UPDATE tasks
+SET state = 'done', result = ?, receipt = ?, files = ?, adopted = ?, progress = 1,
+    worker = NULL, lease_s = NULL, token = NULL, error = NULL, message = NULL,
+    ended_ms = ?, updated_ms = ?
+WHERE id = ? AND fence = ? AND state IN ('leased', 'running', 'abandoned')
+RETURNING job_id, step, idx;
+
+-- name: fail
+UPDATE tasks
+SET state = CASE WHEN :permanent OR attempts >= (
+        SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
+    ) THEN 'failed' ELSE 'retrying' END,
+    ready_s = :ready_s, error = :error, message = :message,
+    worker = NULL, lease_s = NULL, token = NULL, ended_ms = :now_ms, updated_ms = :now_ms
+WHERE id = :task AND fence = :fence AND state IN ('leased', 'running', 'abandoned')
+RETURNING job_id, step, idx, state;
+
+-- name: release
+UPDATE tasks
+SET state = 'abandoned', attempts = attempts - 1, message = ?, ready_s = 0, worker = NULL,
+    lease_s = NULL, token = NULL, updated_ms = ?
+WHERE id = ? AND fence = ? AND state IN ('leased', 'running')
+RETURNING id;
+
+-- name: defer
+UPDATE tasks
+SET state = 'running', worker = NULL, token = :token, lease_s = :lease_s, updated_ms = :now_ms
+WHERE id = :task AND fence = :fence AND state IN ('leased', 'running')
+RETURNING id;
+
+-- name: rescue
+UPDATE tasks
+SET state = CASE WHEN attempts >= (
+        SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
+    ) THEN 'failed' ELSE 'abandoned' END,
+    error = 'SlotDied',
+    message = 'the worker ' || coalesce(worker, 'it was deferred to') || ' vanished',
+    worker = NULL, lease_s = NULL, token = NULL, ready_s = 0, ended_ms = :now_ms,
+    updated_ms = :now_ms
+WHERE state IN ('leased', 'running')
+  AND (lease_s <= :now_s OR worker IN (SELECT value FROM json_each(:dead)))
+RETURNING job_id, step, idx, state;
+
+-- name: unblock
+-- The one rule for when a task may start; every path that ends a task runs it again.
+UPDATE tasks AS t SET state = 'pending', ready_s = 0, updated_ms = :now_ms
+WHERE t.job_id = :job AND t.step = :step AND (:idx IS NULL OR t.idx = :idx)
+  AND t.state = 'blocked'
+  AND NOT EXISTS (
+    SELECT 1 FROM edges AS e WHERE e.job_id = :job AND e.step = :step AND CASE e.kind
+    WHEN 'one' THEN NOT EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
+        AND u.idx = 0 AND u.state = 'done')
+    WHEN 'same' THEN NOT EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
+        AND u.idx = t.idx AND u.state = 'done')
+    ELSE EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
+        AND u.state NOT IN ('done', 'failed', 'cancelled'))
+      OR NOT EXISTS (
+        SELECT 1 FROM tasks AS p WHERE p.job_id = :job AND p.step = e.plan
+        AND p.idx = 0 AND p.state = 'done')
+    END)
+RETURNING id;
+
+-- name: satisfied
+-- Whether a step without 'same' edges could start now.
+SELECT NOT EXISTS (
+    SELECT 1 FROM edges AS e WHERE e.job_id = :job AND e.step = :step AND CASE e.kind
+    WHEN 'one' THEN NOT EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
+        AND u.idx = 0 AND u.state = 'done')
+    WHEN 'same' THEN 1
+    ELSE EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
+        AND u.state NOT IN ('done', 'failed', 'cancelled'))
+      OR NOT EXISTS (
+        SELECT 1 FROM tasks AS p WHERE p.job_id = :job AND p.step = e.plan
+        AND p.idx = 0 AND p.state = 'done')
+    END);
+
+-- name: settle
+UPDATE jobs SET updated_ms = :now_ms, reason = NULL, state = CASE WHEN EXISTS (
+        SELECT 1 FROM tasks AS t JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
+        WHERE t.job_id = :job AND t.state = 'failed' AND NOT s.gap
+    ) THEN 'failed' ELSE 'done' END
+WHERE id = :job AND state IN ('pending', 'running', 'draining') AND NOT EXISTS (
+    SELECT 1 FROM tasks
+    WHERE job_id = :job AND state NOT IN ('done', 'failed', 'cancelled')
+);
+
+-- name: cancel_dependants
+UPDATE tasks
+SET state = 'cancelled', message = :message, worker = NULL, lease_s = NULL, token = NULL,
+    updated_ms = :now_ms
+WHERE job_id = :job AND step = :step AND (:idx IS NULL OR idx = :idx)
+  AND state NOT IN ('done', 'failed', 'cancelled');
+
+-- name: put_back
+-- Tasks that must run again, or wait again: a fresh set of attempts, a new fence.
+UPDATE tasks
+SET state = :state, fence = fence + 1, attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL,
+    token = NULL, progress = 0, adopted = 0, receipt = NULL, files = NULL, result = NULL,
+    error = NULL, message = :message, started_ms = NULL, ended_ms = NULL, updated_ms = :now_ms
+WHERE job_id = :job AND step = :step AND (:idx IS NULL OR idx = :idx)
+  AND state IN (SELECT value FROM json_each(:states))
+RETURNING id;
+
+-- name: job_restarts
+UPDATE jobs SET state = 'running', reason = NULL, updated_ms = :now_ms
+WHERE id = :job AND state IN ('done', 'failed', 'cancelled');
+
+-- name: done_plans
+SELECT step FROM tasks WHERE job_id = :job AND state = 'done'
+AND step IN (SELECT value FROM json_each(:plans));
+
+-- name: output_of
+SELECT state, coalesce(receipt, key), result, files FROM tasks
+WHERE job_id = ? AND step = ? AND idx = ?;
+
+-- name: outputs_of
+SELECT state, coalesce(receipt, key), result, files FROM tasks
+WHERE job_id = ? AND step = ? ORDER BY idx;
+
+-- name: events
+SELECT e.seq, e.at_ms, coalesce(j.key, ''), e.task_id,
+       s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
+       e.was, e.now, e.fence, e.worker, e.message
+FROM events AS e
+LEFT JOIN jobs AS j ON j.id = e.job_id
+LEFT JOIN tasks AS t ON t.id = e.task_id
+LEFT JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
+WHERE e.seq > ? ORDER BY e.seq LIMIT ?;

@@ -1,0 +1,206 @@
+"""The reading half of the SQLite ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from intermission.backends.ledger.sqlite.connection import connect, translated
+from intermission.backends.ledger.sqlite.queries import SQL
+from intermission.model import (
+    EdgeKind,
+    Event,
+    FileRef,
+    Job,
+    JobRow,
+    JobState,
+    Lease,
+    Output,
+    TaskRow,
+    TaskState,
+)
+from intermission.ports.clock import Clock, SystemClock
+
+_TASK = (
+    "SELECT t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, "
+    "t.progress, t.error, t.message, t.adopted, t.started_ms, t.ended_ms, t.ready_s "
+    "FROM tasks AS t "
+)
+
+Inputs = dict[str, Output | None | tuple[Output | None, ...]]
+
+
+class Reads:
+    """Queries over one connection. Jobs never change once submitted, so they are kept."""
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        self.path = path
+        self._clock: Clock = clock or SystemClock()
+        self._db: apsw.Connection = connect(path)
+        self._jobs: dict[int, Job] = {}
+
+    def close(self) -> None:
+        self._db.close()
+
+    def jobs(self, key_prefix: str = "") -> list[JobRow]:
+        with translated(self.path):
+            rows = self._db.execute(
+                "SELECT id, state, created_ms, updated_ms, reason FROM jobs "
+                "WHERE substr(key, 1, length(?1)) = ?1 ORDER BY id DESC",
+                (key_prefix,),
+            ).fetchall()
+            return [self._job_row(*row) for row in rows]
+
+    def _job_row(
+        self, id: int, state: str, created_ms: int, updated_ms: int, reason: str | None
+    ) -> JobRow:
+        job = self._job(id)
+        counts: dict[str, dict[TaskState, int]] = {}
+        for step, task_state, n in self._db.execute(
+            "SELECT step, state, n FROM counts WHERE job_id = ? AND n > 0 ORDER BY step", (id,)
+        ):
+            counts.setdefault(job.steps[step].name, {})[TaskState(task_state)] = n
+        return JobRow(id, job, JobState(state), created_ms, updated_ms, reason, counts)
+
+    def tasks(
+        self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
+    ) -> Iterator[TaskRow]:
+        id = self._id(job_key)
+        if id is None:
+            return
+        where, values = "WHERE t.job_id = ?", [id]
+        if step is not None:
+            where += " AND t.step = ?"
+            values.append(self._numbers(id)[step])
+        if states:
+            names = ", ".join(f"'{TaskState(state)}'" for state in states)
+            where += f" AND t.state IN ({names})"
+        with translated(self.path):
+            for row in self._db.execute(f"{_TASK} {where} ORDER BY t.id", values):
+                yield self._task_row(id, row)
+
+    def _task_row(self, job_id: int, row: tuple[Any, ...]) -> TaskRow:
+        id, step, index, key, chunk, state, attempts, fence, worker = row[:9]
+        progress, error, message, adopted, started_ms, ended_ms, ready_s = row[9:]
+        wait_ms = int((ready_s - self._clock.monotonic_s()) * 1000)
+        waiting = state == TaskState.RETRYING and wait_ms > 0
+        return TaskRow(
+            id=id,
+            step=self._job(job_id).steps[step].name,
+            index=index,
+            key=key,
+            chunk=chunk,
+            state=TaskState(state),
+            attempts=attempts,
+            fence=fence,
+            worker=worker,
+            progress=progress,
+            error=error,
+            message=message,
+            adopted=bool(adopted),
+            started_ms=started_ms,
+            ended_ms=ended_ms,
+            ready_ms=self._clock.now_ms() + wait_ms if waiting else None,
+        )
+
+    def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
+        id = self._id(job_key)
+        if id is None:
+            return
+        select = _TASK.replace("FROM", ", coalesce(t.receipt, t.key), t.result, t.files FROM")
+        with translated(self.path):
+            for row in self._db.execute(
+                f"{select} WHERE t.job_id = ? AND t.files IS NOT NULL AND t.state = 'done' "
+                "ORDER BY t.id",
+                (id,),
+            ):
+                yield self._task_row(id, row[:16]), _output("done", *row[16:])  # type: ignore[misc]
+
+    def outputs(self, job_key: str, step: str) -> list[Output | None]:
+        id = self._id(job_key)
+        if id is None:
+            return []
+        with translated(self.path):
+            return self._outputs(id, self._numbers(id)[step])
+
+    def deferred(self, token: str) -> Lease | None:
+        with translated(self.path):
+            row = self._db.execute(
+                "SELECT id, fence, attempts, job_id, step, idx, key, chunk FROM tasks "
+                "WHERE token = ? AND state = 'running'",
+                (token,),
+            ).fetchone()
+            if row is None:
+                return None
+            id, fence, attempt, job_id, step, index, key, chunk = row
+            job = self._job(job_id)
+            inputs = self._inputs(job_id, step, index, {})
+            name = job.steps[step].name
+            return Lease(id, fence, attempt, job.key, name, index, key, chunk, inputs)
+
+    def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
+        with translated(self.path):
+            return [Event(*row) for row in self._db.execute(SQL["events"], (after, limit))]
+
+    def workers(self) -> list[str]:
+        with translated(self.path):
+            rows = self._db.execute(
+                "SELECT DISTINCT worker FROM tasks "
+                "WHERE state IN ('leased', 'running') AND worker IS NOT NULL ORDER BY worker"
+            )
+            return [worker for (worker,) in rows]
+
+    def _id(self, job_key: str) -> int | None:
+        with translated(self.path):
+            row = self._db.execute("SELECT id FROM jobs WHERE key = ?", (job_key,)).fetchone()
+        return None if row is None else row[0]
+
+    def _job(self, id: int) -> Job:
+        if id not in self._jobs:
+            (spec,) = self._db.execute("SELECT spec FROM jobs WHERE id = ?", (id,)).fetchone()
+            self._jobs[id] = Job.from_json(spec)
+        return self._jobs[id]
+
+    def _numbers(self, id: int) -> dict[str, int]:
+        return {spec.name: no for no, spec in enumerate(self._job(id).steps)}
+
+    def _inputs(
+        self, job_id: int, step: int, index: int, shared: dict[tuple[int, int], Any]
+    ) -> Inputs:
+        """A task's inputs. `shared` keeps, for one call, what many tasks of a step take alike."""
+        spec = self._job(job_id).steps[step]
+        if not spec.edges:
+            return {}
+        numbers = self._numbers(job_id)
+        inputs: Inputs = {}
+        for edge in spec.edges:
+            upstream = numbers[edge.upstream]
+            if edge.kind is EdgeKind.SAME:
+                inputs[edge.param] = self._output(job_id, upstream, index)
+                continue
+            if (job_id, upstream) not in shared:
+                shared[job_id, upstream] = (
+                    self._output(job_id, upstream, 0)
+                    if edge.kind is EdgeKind.ONE
+                    else tuple(self._outputs(job_id, upstream))
+                )
+            inputs[edge.param] = shared[job_id, upstream]
+        return inputs
+
+    def _output(self, job_id: int, step: int, index: int) -> Output | None:
+        row = self._db.execute(SQL["output_of"], (job_id, step, index)).fetchone()
+        return None if row is None else _output(*row)
+
+    def _outputs(self, job_id: int, step: int) -> list[Output | None]:
+        return [_output(*row) for row in self._db.execute(SQL["outputs_of"], (job_id, step))]
+
+
+def _output(state: str, task_key: str, result: str, files: str | None) -> Output | None:
+    if state != "done":
+        return None
+    refs = () if files is None else tuple(FileRef(*ref) for ref in json.loads(files))
+    return Output(task_key, result, refs)

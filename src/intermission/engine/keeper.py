@@ -1,0 +1,178 @@
+"""The lease keeper: a thread beside the work that renews leases and notices lost ones.
+
+It has its own connection to every ledger, so that nothing the worker waits for can stop a
+renewal. A lease it cannot renew in time is given up by killing the slot that works on it,
+before the ledger may give the task to somebody else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from intermission.engine.workspace import Workspace
+from intermission.errors import LedgerError
+from intermission.model import Beat
+from intermission.ports.clock import Clock
+from intermission.ports.ledger import Ledger
+from intermission.telemetry import reached
+
+TICK_S = 1.0
+MARGIN = 0.2
+"""The last part of a lease's life in which work that could not be renewed is killed."""
+
+
+@dataclass
+class Held:
+    """A lease this worker holds. The deadline is ours, monotonic, and starts before the claim."""
+
+    task_id: int
+    fence: int
+    deadline_s: float
+    beat_at_s: float
+    slot: int | None = None
+    progress: float = 0.0
+    beat_progress: float = -1.0
+
+
+class Keeper:
+    """Renews what it is told to hold, until it is told to let go."""
+
+    def __init__(
+        self,
+        worker: str,
+        clock: Clock,
+        *,
+        lease_ttl_s: float,
+        renew_every_s: float,
+        on_lost: Callable[[Held], None],
+        on_cancelled: Callable[[Held], None],
+    ) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._lease_ttl_s = lease_ttl_s
+        self._renew_every_s = renew_every_s
+        self._on_lost = on_lost
+        self._on_cancelled = on_cancelled
+        self._lock = threading.Lock()
+        self._held: dict[str, dict[int, Held]] = {}
+        self._workspaces: dict[str, Workspace] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def open(self, name: str, workspace: Workspace) -> None:
+        with self._lock:
+            self._workspaces[name] = workspace
+            self._held[name] = {}
+
+    def close(self, name: str) -> None:
+        with self._lock:
+            self._held.pop(name, None)
+            self._workspaces.pop(name, None)
+
+    def hold(self, name: str, held: Held) -> None:
+        with self._lock:
+            self._held[name][held.task_id] = held
+
+    def assign(self, name: str, task_id: int, slot: int) -> None:
+        """Say which slot to kill if this lease is lost."""
+        with self._lock:
+            held = self._held[name].get(task_id)
+            if held is not None:
+                held.slot = slot
+
+    def progress(self, name: str, task_id: int, fraction: float) -> None:
+        with self._lock:
+            held = self._held[name].get(task_id)
+            if held is not None:
+                held.progress = fraction
+
+    def let_go(self, name: str, task_id: int) -> None:
+        with self._lock:
+            self._held[name].pop(task_id, None)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(min(TICK_S, self._renew_every_s)):
+                with self._lock:
+                    work = {name: self._due(held) for name, held in self._held.items()}
+                for name, held in work.items():
+                    if held:
+                        self._renew(name, held)
+                self._give_up()
+                self._close_unused()
+        finally:
+            for ledger in self._ledgers.values():
+                ledger.close()
+
+    def _due(self, held: dict[int, Held]) -> list[Held]:
+        now = self._clock.monotonic_s()
+        return [
+            one
+            for one in held.values()
+            if now - one.beat_at_s >= self._renew_every_s
+            or (one.progress != one.beat_progress and now - one.beat_at_s >= TICK_S)
+        ]
+
+    def _renew(self, name: str, due: list[Held]) -> None:
+        asked_at_s = self._clock.monotonic_s()
+        beats = [Beat(one.task_id, one.fence, one.progress) for one in due]
+        reached("before-renew")
+        try:
+            answer = self._ledger(name).renew(self._worker, beats, lease_ttl_s=self._lease_ttl_s)
+        except LedgerError:
+            return  # asked again at the next tick; the deadlines decide how often
+        for one, beat in zip(due, beats, strict=True):
+            if one.task_id in answer.cancelled:
+                self._on_cancelled(one)
+            elif one.task_id in answer.lost:
+                self._drop(name, one)
+            else:
+                one.deadline_s = asked_at_s + self._lease_ttl_s
+                one.beat_at_s = asked_at_s
+                one.beat_progress = beat.progress
+
+    def _ledger(self, name: str) -> Ledger:
+        with self._lock:
+            workspace = self._workspaces.get(name)
+        if workspace is None:
+            raise LedgerError("this workspace is closed.")
+        if name not in self._ledgers:
+            self._ledgers[name] = workspace.open_ledger()
+        return self._ledgers[name]
+
+    def _close_unused(self) -> None:
+        with self._lock:
+            unused = self._ledgers.keys() - self._workspaces.keys()
+        for name in unused:
+            self._ledgers.pop(name).close()
+
+    def _give_up(self) -> None:
+        limit = self._clock.monotonic_s() + self._lease_ttl_s * MARGIN
+        with self._lock:
+            late = [
+                (name, one)
+                for name, held in self._held.items()
+                for one in held.values()
+                if one.deadline_s < limit
+            ]
+        for name, one in late:
+            self._drop(name, one)
+
+    def _drop(self, name: str, one: Held) -> None:
+        """A task that ended meanwhile is no longer held, and not lost either."""
+        with self._lock:
+            known = self._held.get(name, {}).get(one.task_id)
+            if known is not one:
+                return
+            del self._held[name][one.task_id]
+        self._on_lost(one)

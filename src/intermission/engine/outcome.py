@@ -1,0 +1,56 @@
+"""What a slot tells its worker. Tuples, because a busy slot sends many thousands a second."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from intermission.model import Completion
+
+
+class Finished(NamedTuple):
+    completion: Completion
+    took_s: float
+
+
+class Failed(NamedTuple):
+    task_id: int
+    fence: int
+    error: str
+    message: str
+    permanent: bool
+
+
+class Deferral(NamedTuple):
+    task_id: int
+    fence: int
+    token: str
+    timeout_s: float
+
+
+class Spoiled(NamedTuple):
+    """An input's bytes are not what its receipt says; the task itself has done nothing."""
+
+    task_id: int
+    fence: int
+    input_key: str
+    """The key of the task that made the input."""
+    file_key: str
+    message: str
+
+
+class Faulted(NamedTuple):
+    """The machine is at fault, not the task: the attempt does not count."""
+
+    task_id: int
+    fence: int
+    message: str
+    remedy: str
+
+
+class Progressed(NamedTuple):
+    task_id: int
+    fence: int
+    fraction: float
+
+
+Outcome = Finished | Failed | Deferral | Spoiled | Faulted

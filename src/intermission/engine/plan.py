@@ -1,0 +1,161 @@
+"""From a pipeline and a source to a job and its tasks. Pure: identities and nothing else.
+
+A task's key is the hash of what it depends on: its step and version, the parameters the step
+declares, its chunk, the source's content where the step reads it, and the keys of the tasks
+upstream. A position in a plan is never part of a key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from intermission.model import (
+    EdgeKind,
+    Job,
+    Source,
+    StepKind,
+    StepSpec,
+    Task,
+    canonical,
+    identity,
+)
+from intermission.pipeline import Pipeline
+
+Plans = Mapping[str, Sequence[str]]
+"""The chunks of every plan that is done, as canonical texts in order, by the plan's name."""
+
+
+def make_job(pipeline: Pipeline, ref: str, source: Source, params: Mapping[str, Any]) -> Job:
+    """The job that this pipeline over this source with these parameters is."""
+    bound = pipeline.bind(params)
+    versions = canonical([(spec.name, spec.version) for spec in pipeline.specs])
+    return Job(
+        key=identity("job", pipeline.name, versions, source.fingerprint, bound),
+        pipeline=pipeline.name,
+        ref=ref,
+        source=source,
+        params=bound,
+        steps=pipeline.specs,
+    )
+
+
+def chunks(result: str) -> list[str]:
+    """A plan's stored result as the canonical texts of its chunks."""
+    return [canonical(chunk) for chunk in json.loads(result)]
+
+
+def expand(job: Job, plans: Plans, new: str | None = None) -> Iterator[Task]:
+    """The tasks that exist once these plans are done, and did not before `new` was.
+
+    Without `new`, the tasks a job starts with. Chunk by chunk, so that the oldest-first
+    claim order finishes chunk 0 before it starts chunk 100.
+    """
+    keys = Keys(job, plans)
+    wanted = [
+        spec
+        for spec in job.steps
+        if (needed := _required(job, spec)) <= plans.keys() and (new is None or new in needed)
+    ]
+    for plan, texts in plans.items():
+        mapped = [spec for spec in wanted if spec.plan == plan]
+        for index, chunk in enumerate(texts if mapped else ()):
+            known: dict[str, str] = {}
+            for spec in mapped:
+                yield Task(spec.name, index, keys.at(spec, chunk, known), chunk)
+    for spec in wanted:
+        if spec.plan is None:
+            yield Task(spec.name, 0, keys.at(spec, None, {}))
+
+
+def _required(job: Job, spec: StepSpec) -> frozenset[str]:
+    """The plans that must be done before this step's tasks can be named."""
+    needed = frozenset[str]() if spec.plan is None else frozenset({spec.plan})
+    if spec.plan is not None:
+        needed |= _required(job, job.step(spec.plan))
+    for edge in spec.edges:
+        needed |= _required(job, job.step(edge.upstream))
+    return needed
+
+
+class Keys:
+    """Task keys of one job, each computed from the ones upstream."""
+
+    def __init__(self, job: Job, plans: Plans) -> None:
+        self._job = job
+        self._plans = plans
+        self._steps = {spec.name: spec for spec in job.steps}
+        self._alone: dict[str, str] = {}
+        self._prefix: dict[str, tuple[str, ...]] = {}
+
+    def at(self, spec: StepSpec, chunk: str | None, known: dict[str, str]) -> str:
+        """The key of a step's task on a chunk; `known` holds this chunk's keys so far."""
+        if spec.plan is None:
+            if spec.name not in self._alone:
+                self._alone[spec.name] = self._key(spec, None, known)
+            return self._alone[spec.name]
+        if spec.name not in known:
+            known[spec.name] = self._key(spec, chunk, known)
+        return known[spec.name]
+
+    def _key(self, spec: StepSpec, chunk: str | None, known: dict[str, str]) -> str:
+        same = [
+            self.at(self._steps[edge.upstream], chunk, known)
+            for edge in spec.edges
+            if edge.kind is EdgeKind.SAME
+        ]
+        return identity(*self._common(spec), chunk or "", *same)
+
+    def _common(self, spec: StepSpec) -> tuple[str, ...]:
+        """What every task of a step has in its key alike."""
+        if spec.name not in self._prefix:
+            upstream = {
+                edge.param: self._whole(self._steps[edge.upstream], edge.kind)
+                for edge in spec.edges
+                if edge.kind is not EdgeKind.SAME
+            }
+            named = parts(self._job, spec, upstream)
+            texts = (f"{name}={value}" for name, value in sorted(named.items()))
+            self._prefix[spec.name] = ("task", spec.name, *texts)
+        return self._prefix[spec.name]
+
+    def _whole(self, spec: StepSpec, kind: EdgeKind) -> str:
+        if kind is EdgeKind.ONE:
+            return self.at(spec, None, {})
+        assert spec.plan is not None
+        return together(self.at(spec, chunk, {}) for chunk in self._plans[spec.plan])
+
+    def upstream(self, spec: StepSpec, chunk: str | None) -> dict[str, str]:
+        """By parameter, the key of what a task takes from upstream."""
+        return {
+            edge.param: self.at(self._steps[edge.upstream], chunk, {})
+            if edge.kind is EdgeKind.SAME
+            else self._whole(self._steps[edge.upstream], edge.kind)
+            for edge in spec.edges
+        }
+
+
+def together(keys: Iterable[str]) -> str:
+    """One key for all inputs of a fan-in."""
+    return identity("all", *keys)
+
+
+def parts(job: Job, spec: StepSpec, upstream: Mapping[str, str]) -> dict[str, str]:
+    """What a task's key is made of besides its chunk, named as a person would name it."""
+    params = json.loads(job.params)
+    named = {"version": str(spec.version)}
+    named |= {f"parameter {name}": canonical(params[name]) for name in spec.params}
+    named |= {f"input {param}": key for param, key in upstream.items()}
+    if spec.reads_source:
+        named["source content"] = job.source.fingerprint
+    return named
+
+
+def with_gaps(key: str, gaps: Sequence[str]) -> str:
+    """The key of a fan-in that ran without some of its inputs: not the key of the whole."""
+    return identity("gaps", key, *gaps) if gaps else key
+
+
+def plan_steps(job: Job) -> list[StepSpec]:
+    return [spec for spec in job.steps if spec.kind is StepKind.PLAN]

@@ -1,0 +1,68 @@
+"""A ledger from receipts alone: what is finished is in the store, not in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from intermission.engine import record
+from intermission.engine.plan import expand
+from intermission.engine.receipt import adopt
+from intermission.errors import AlreadyExists
+from intermission.model import Completion, Job, Lease
+from intermission.ports.ledger import Ledger
+from intermission.ports.store import Store
+
+_WORKER = "rebuild"
+_BATCH = 256
+_TTL_S = 3600.0
+
+
+def remember_job(store: Store, job: Job) -> None:
+    """Keep what a job is beside its receipts, so that a ledger can be made from the store."""
+    key = f"jobs/{job.key}.json"
+    if store.stat(key) is None:
+        try:
+            store.create(key, job.to_json().encode())
+        except AlreadyExists:
+            return
+
+
+def remembered_jobs(store: Store) -> Iterator[Job]:
+    for stat in store.list("jobs/"):
+        yield Job.from_json(store.read(stat.key).decode())
+
+
+def rebuild(ledger: Ledger, store: Store, scratch: Path) -> dict[str, tuple[int, int]]:
+    """Submit every remembered job and adopt every receipt; nothing is run.
+
+    By job: how many tasks were adopted, and how many are known.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for job in remembered_jobs(store):
+        ledger.submit(job, expand(job, {}))
+        adopted = adopt_all(ledger, store, job, scratch)
+        (row,) = ledger.jobs(job.key)
+        found[job.key] = (adopted, row.total())
+    return found
+
+
+def adopt_all(ledger: Ledger, store: Store, job: Job, scratch: Path) -> int:
+    """Complete every claimable task of a job that has a sound receipt. How many."""
+    unfinished: list[tuple[int, int]] = []
+    adopted = 0
+    can = {spec.needs for spec in job.steps if spec.needs is not None}
+    while leases := ledger.claim(_WORKER, _BATCH, lease_ttl_s=_TTL_S, can=can, jobs=[job.key]):
+        done: list[tuple[Lease, Completion]] = []
+        for lease in leases:
+            light = job.step(lease.step).light
+            receipt = None if light else adopt(store, lease.step, lease.key, scratch)
+            if receipt is None:
+                unfinished.append((lease.task_id, lease.fence))
+            else:
+                completion = Completion(lease.task_id, lease.fence, receipt.result, receipt, True)
+                done.append((lease, completion))
+        record.complete(ledger, store, job, done, scratch)
+        adopted += len(done)
+    ledger.release(unfinished, reason="no receipt yet")
+    return adopted

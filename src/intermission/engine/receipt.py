@@ -1,0 +1,104 @@
+"""Receipts: how a task becomes finished, and how anyone tells that it is.
+
+The store decides who wins: the first receipt created under a task's key stands, and whoever
+comes later adopts it. Nothing here asks the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import uuid4
+
+from intermission.errors import AlreadyExists, CorruptArtifact, NotFound
+from intermission.model import Output, Receipt
+from intermission.ports.store import Store
+from intermission.telemetry import reached
+
+
+def receipt_key(step: str, task_key: str) -> str:
+    return f"receipts/{step}/{task_key}.json"
+
+
+def attempt_prefix(step: str, task_key: str, attempt: str) -> str:
+    """Where one attempt's artifacts lie; no two attempts share it, not even across ledgers."""
+    return f"artifacts/{step}/{task_key}/{attempt}"
+
+
+def new_attempt(fence: int) -> str:
+    return f"{fence:05d}-{uuid4().hex[:12]}"
+
+
+def commit(store: Store, receipt: Receipt) -> tuple[Receipt, bool]:
+    """Create the receipt. The one that stands, and whether it is this one."""
+    key = receipt_key(receipt.step, receipt.task_key)
+    reached("before-receipt")
+    try:
+        store.create(key, receipt.to_json().encode())
+    except AlreadyExists:
+        standing = find(store, receipt.step, receipt.task_key)
+        if standing is None:  # it was there, but was no receipt, and is in quarantine now
+            return commit(store, receipt)
+        return standing, standing.attempt == receipt.attempt
+    reached("after-receipt")
+    return receipt, True
+
+
+def find(store: Store, step: str, task_key: str) -> Receipt | None:
+    """The standing receipt of a task. Bytes that are no receipt are put into quarantine."""
+    key = receipt_key(step, task_key)
+    try:
+        data = store.read(key)
+    except NotFound:
+        return None
+    try:
+        receipt = Receipt.from_json(data)
+    except (ValueError, TypeError, KeyError):
+        receipt = None
+    if receipt is None or receipt.task_key != task_key or receipt.step != step:
+        quarantine(store, [key])
+        return None
+    return receipt
+
+
+def adopt(store: Store, step: str, task_key: str, scratch: Path) -> Receipt | None:
+    """The standing receipt, if every file it names is there, byte for byte.
+
+    Otherwise what is left of it goes into quarantine and the task has to run.
+    """
+    receipt = find(store, step, task_key)
+    if receipt is None:
+        return None
+    try:
+        fetch_files(store, Output(task_key, receipt.result, receipt.files), scratch)
+    except CorruptArtifact as e:
+        quarantine(store, [receipt_key(step, task_key), e.key])
+        return None
+    return receipt
+
+
+def fetch_files(store: Store, output: Output, scratch: Path) -> dict[str, Path]:
+    """Local paths of a finished task's files by name, each with its hash checked."""
+    paths: dict[str, Path] = {}
+    for ref in output.files:
+        target = scratch / "inputs" / ref.sha256 / Path(ref.name).name
+        try:
+            paths[ref.name] = store.fetch(
+                ref.key, target, size_bytes=ref.size_bytes, sha256=ref.sha256
+            )
+        except CorruptArtifact as e:
+            raise CorruptArtifact(
+                e.message, task_key=output.task_key, key=ref.key, remedy=e.remedy
+            ) from e
+    return paths
+
+
+def quarantine(store: Store, keys: Iterable[str]) -> None:
+    """Move objects out of the way without losing them; what is not there is no matter."""
+    for key in keys:
+        reached("mid-quarantine")
+        try:
+            store.move(key, f"quarantine/{uuid4().hex[:8]}/{key}")
+        except NotFound:
+            continue
+

@@ -1,0 +1,209 @@
+"""Running one task, from its lease to its receipt, inside a slot.
+
+`run_task` is the heart of the engine and reads as a straight line. It touches the store and
+the source, never the ledger: whatever it returns may come too late, and does no harm then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from intermission.engine.plan import parts, together, with_gaps
+from intermission.engine.publish import publish
+from intermission.engine.receipt import adopt, attempt_prefix, commit, fetch_files, new_attempt
+from intermission.engine.source import SourceCheck
+from intermission.errors import Permanent
+from intermission.model import (
+    RESULT_INLINE_MAX_BYTES,
+    Completion,
+    EdgeKind,
+    FileRef,
+    Job,
+    Lease,
+    Output,
+    Receipt,
+    StepSpec,
+)
+from intermission.pipeline import Context, Pipeline
+from intermission.pipeline.context import RESULT_NAME
+from intermission.ports.store import Store
+from intermission.telemetry import reached
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the tasks of one job share inside a slot."""
+
+    job: Job
+    pipeline: Pipeline
+    store: Store
+    outputs: Store | None
+    scratch: Path
+    worker: str
+    check_source: SourceCheck = field(default_factory=SourceCheck)
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        return self.pipeline.unbind(self.job.params)
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """How a running step reaches the worker."""
+
+    log: logging.Logger
+    report: Callable[[float], None]
+    is_cancelled: Callable[[], bool]
+
+
+def run_task(work: Work, lease: Lease, hooks: Hooks) -> Completion:
+    """Run a task, or adopt the receipt it already has."""
+    spec = work.job.step(lease.step)
+    if spec.light:
+        result = _call(work, spec, lease, hooks, None)
+        return Completion(lease.task_id, lease.fence, result)
+    key = with_gaps(lease.key, gaps(lease))
+    receipt = adopt(work.store, spec.name, key, work.scratch)
+    adopted = receipt is not None
+    if receipt is None:
+        attempt = new_attempt(lease.fence)
+        prefix = attempt_prefix(spec.name, key, attempt)
+        folder = work.store.local_path(prefix) or work.scratch / prefix
+        try:
+            result = _call(work, spec, lease, hooks, folder)
+            result, files = _keep(work.store, folder, prefix, result)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        reached("after-artifacts")
+        receipt, ours = commit(
+            work.store,
+            Receipt(
+                task_key=key,
+                step=spec.name,
+                version=spec.version,
+                attempt=attempt,
+                fence=lease.fence,
+                result=result,
+                files=files,
+                worker=work.worker,
+                ended_ms=time.time_ns() // 1_000_000,
+                chunk=lease.chunk,
+                parts=parts(work.job, spec, _upstream(lease)),
+            ),
+        )
+        adopted = not ours
+    if work.outputs is not None and spec.publish is not None:
+        publish(work.store, work.outputs, spec, lease.index, receipt.files, work.scratch)
+    return Completion(lease.task_id, lease.fence, receipt.result, receipt, adopted)
+
+
+def _upstream(lease: Lease) -> dict[str, str]:
+    return {
+        param: together(_key(output) for output in value) if isinstance(value, tuple) else _key(value)
+        for param, value in lease.inputs.items()
+    }
+
+
+def _key(output: Output | None) -> str:
+    return "gap" if output is None else output.task_key
+
+
+def gaps(lease: Lease) -> list[str]:
+    """Where a fan-in's inputs are gaps, as `param:index`."""
+    return [
+        f"{param}:{index}"
+        for param, outputs in lease.inputs.items()
+        if isinstance(outputs, tuple)
+        for index, output in enumerate(outputs)
+        if output is None
+    ]
+
+
+def _call(work: Work, spec: StepSpec, lease: Lease, hooks: Hooks, folder: Path | None) -> str:
+    """The step's result on this task's inputs, as JSON."""
+    step = work.pipeline.steps[spec.name]
+    arguments = _arguments(work, spec, lease)
+    if spec.reads_source:
+        work.check_source(work.job.source)
+    if step.context_param is not None:
+        if folder is not None:
+            folder.mkdir(parents=True)
+        arguments[step.context_param] = Context(
+            folder,
+            idempotency_key=lease.key,
+            attempt=lease.attempt,
+            log=hooks.log,
+            report=hooks.report,
+            is_cancelled=hooks.is_cancelled,
+        )
+    reached("before-step")
+    result = step(**arguments)
+    reached("after-step")
+    if spec.reads_source:
+        work.check_source(work.job.source)
+    return step.encode(result, folder)
+
+
+def _arguments(work: Work, spec: StepSpec, lease: Lease) -> dict[str, Any]:
+    """Parameters, the source, the chunk and the results upstream, as the step declares them."""
+    step = work.pipeline.steps[spec.name]
+    arguments: dict[str, Any] = {name: work.params[name] for name in spec.params}
+    if step.source_param is not None:
+        arguments[step.source_param] = work.job.source
+    if step.mapped is not None:
+        param, chunk_type = step.mapped
+        arguments[param] = chunk_type.model_validate_json(lease.chunk or "{}")
+    for edge in spec.edges:
+        value = lease.inputs[edge.param]
+        if edge.kind is EdgeKind.ALL:
+            assert isinstance(value, tuple)
+            arguments[edge.param] = [_decode(work, edge.upstream, item) for item in value]
+        else:
+            assert not isinstance(value, tuple)
+            arguments[edge.param] = _decode(work, edge.upstream, value)
+    return arguments
+
+
+def _decode(work: Work, step: str, output: Output | None) -> Any:
+    if output is None:
+        return None
+    files = fetch_files(work.store, output, work.scratch)
+    return work.pipeline.steps[step].decode(result_text(output, files), files)
+
+
+def result_text(output: Output, files: dict[str, Path]) -> str:
+    """A task's result, wherever its size put it."""
+    return output.result or files[RESULT_NAME].read_text()
+
+
+def _keep(
+    store: Store, folder: Path, prefix: str, result: str
+) -> tuple[str, tuple[FileRef, ...]]:
+    """Make the attempt's files durable, hashed, in the store; the result too if it is large."""
+    if len(result.encode()) > RESULT_INLINE_MAX_BYTES:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RESULT_NAME).write_text(result)
+        result = ""
+    files: list[FileRef] = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise Permanent(
+                f"{path.name} in the task's folder is not a regular file.",
+                remedy="Write outputs as plain files.",
+            )
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            with path.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            stat = store.create(f"{prefix}/{name}", path)
+            files.append(FileRef(name, stat.key, stat.size_bytes, sha256))
+    return result, tuple(files)

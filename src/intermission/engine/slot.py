@@ -1,0 +1,251 @@
+"""A slot: a child process that loads a pipeline once and runs one task at a time.
+
+It talks to its worker over one connection and never to a ledger. It can be killed at any
+instant: what it had not committed by a receipt did not happen.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from intermission.engine.outcome import (
+    Deferral,
+    Failed,
+    Faulted,
+    Finished,
+    Outcome,
+    Progressed,
+    Spoiled,
+)
+from intermission.engine.run_task import Hooks, Work, run_task
+from intermission.errors import (
+    CorruptArtifact,
+    EnvironmentFault,
+    IntermissionError,
+    PipelineError,
+    fault_from_os,
+)
+from intermission.model import Job, Lease
+from intermission.pipeline import Deferred, load
+from intermission.ports.store import Store
+
+FLUSH_EVERY_S = 0.02
+PROGRESS_EVERY_S = 0.5
+CANCEL = "cancel"
+MACHINE_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
+)
+"""A step that meets one of these has met the machine's limits; trying again cannot help."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How a slot works on one job: sent once, before its first task."""
+
+    name: str
+    job: Job
+    open_store: Callable[[], Store]
+    open_outputs: Callable[[], Store] | None
+    folder: Path
+    """Where logs and, for a remote store, working files go."""
+    worker: str
+    memory_bytes: int | None = None
+    cpu_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Leases to run one after the other, all under the same orders."""
+
+    orders: str
+    leases: list[Lease]
+
+
+def main(connection: Connection) -> None:
+    """Serve the worker until it closes the connection."""
+    _Slot(connection).run()
+
+
+class _Slot:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._orders: dict[str, Orders] = {}
+        self._works: dict[str, Work] = {}
+        self._log = _TaskLog()
+        self._cancelled = False
+        self._unsent: list[Outcome] = []
+        self._sent_at = 0.0
+        self._reported_at = 0.0
+
+    def run(self) -> None:
+        sys.stdout = sys.stderr = self._log
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):
+                return
+            if isinstance(message, Orders):
+                self._orders[message.name] = message
+            elif isinstance(message, Batch):
+                for lease in message.leases:
+                    self._unsent.append(self._run_one(self._orders[message.orders], lease))
+                    if time.monotonic() - self._sent_at > FLUSH_EVERY_S:
+                        self._flush()
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._unsent:
+            self._connection.send(self._unsent)
+            self._unsent = []
+        self._sent_at = time.monotonic()
+
+    def _run_one(self, orders: Orders, lease: Lease) -> Outcome:
+        self._cancelled = False
+        started = time.monotonic()
+        try:
+            self._log.begin(orders, lease)
+            work = self._work(orders)
+            hooks = Hooks(self._log.logger, lambda f: self._report(lease, f), self._is_cancelled)
+            return Finished(run_task(work, lease, hooks), time.monotonic() - started)
+        except Deferred as e:
+            return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)
+        except CorruptArtifact as e:
+            return Spoiled(lease.task_id, lease.fence, e.task_key, e.key, str(e))
+        except EnvironmentFault as e:
+            return Faulted(lease.task_id, lease.fence, e.message, e.remedy)
+        except OSError as e:
+            if e.errno not in MACHINE_ERRNOS:
+                return self._failed(lease, e)
+            fault = fault_from_os(e, f"running {lease.step}", EnvironmentFault)
+            return Faulted(lease.task_id, lease.fence, fault.message, fault.remedy)
+        except Exception as e:
+            return self._failed(lease, e)
+        finally:
+            self._log.end()
+
+    def _failed(self, lease: Lease, e: Exception) -> Failed:
+        self._log.write(traceback.format_exc())
+        ours = isinstance(e, IntermissionError)
+        message = str(e) if ours else f"{type(e).__name__}: {e}"
+        permanent = isinstance(e, IntermissionError) and not e.retryable
+        return Failed(lease.task_id, lease.fence, type(e).__name__, message, permanent)
+
+    def _work(self, orders: Orders) -> Work:
+        job = orders.job
+        if orders.name not in self._works:
+            pipeline = load(job.ref)
+            if pipeline.specs != job.steps:
+                raise PipelineError(
+                    f"{job.ref} is not the pipeline this job was planned with.",
+                    remedy="Its code changed meanwhile: run the same command again.",
+                )
+            self._works[orders.name] = Work(
+                job=job,
+                pipeline=pipeline,
+                store=orders.open_store(),
+                outputs=None if orders.open_outputs is None else orders.open_outputs(),
+                scratch=orders.folder / "scratch",
+                worker=orders.worker,
+            )
+        _limit(orders)
+        return self._works[orders.name]
+
+    def _report(self, lease: Lease, fraction: float) -> None:
+        now = time.monotonic()
+        if now - self._reported_at >= PROGRESS_EVERY_S:
+            self._reported_at = now
+            self._connection.send(Progressed(lease.task_id, lease.fence, fraction))
+
+    def _is_cancelled(self) -> bool:
+        if not self._cancelled and self._connection.poll():
+            self._cancelled = self._connection.recv() == CANCEL
+        return self._cancelled
+
+
+def _limit(orders: Orders) -> None:
+    """Memory for the slot as a whole, CPU seconds from here on."""
+    if orders.memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (orders.memory_bytes, orders.memory_bytes))
+    if orders.cpu_s is not None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(used.ru_utime + used.ru_stime) + 1 + ceil(orders.cpu_s)
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, hard))
+
+
+def log_name(step: str, task_key: str, attempt: int) -> str:
+    """Where an attempt's log lies below the folder of its job."""
+    return f"logs/{step}/{task_key}.{attempt}.log"
+
+
+class _TaskLog(io.TextIOBase):
+    """Standard output, standard error and `ctx.log` of one attempt, and of what it starts.
+
+    A file that stayed empty is removed. A log is for people: that it cannot be written, on a
+    full disk say, never fails a task.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file: io.TextIOWrapper | None = None
+        self.logger = logging.Logger("intermission.step")
+        handler = logging.StreamHandler(self)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.logger.addHandler(handler)
+
+    def begin(self, orders: Orders, lease: Lease) -> None:
+        self._path = orders.folder / log_name(lease.step, lease.key, lease.attempt)
+        if not orders.job.step(lease.step).light:
+            self._open()
+
+    def _open(self) -> None:
+        if self._file is None and self._path is not None:
+            with suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("a", buffering=1)
+                _redirect(self._file.fileno())
+
+    def end(self) -> None:
+        if self._file is not None and self._path is not None:
+            null = os.open(os.devnull, os.O_WRONLY)
+            _redirect(null)
+            os.close(null)
+            with suppress(OSError):
+                self._file.close()
+                if self._path.stat().st_size == 0:
+                    self._path.unlink()
+        self._file = self._path = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._open()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.flush()
+
+
+def _redirect(fd: int) -> None:
+    """What child processes write goes where the step's own output goes."""
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)

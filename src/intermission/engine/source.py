@@ -1,0 +1,77 @@
+"""Local sources: which content a file has, told once and remembered for as long as it holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from blake3 import blake3
+
+from intermission.errors import NotFound, SourceChanged, SourceError
+from intermission.model import Source
+from intermission.ports.store import Store
+
+_MEMORY_KEY = "source.json"
+
+
+def signature(path: Path) -> str:
+    """Device, inode, size and both times: a change of content changes the ctime at least."""
+    try:
+        stat = path.stat()
+    except OSError as e:
+        raise SourceError(
+            f"{path} cannot be read: {e.strerror}.", remedy="Check the path and its permissions."
+        ) from e
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
+
+
+def content_hash(path: Path) -> str:
+    try:
+        return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest(32)
+    except OSError as e:
+        raise SourceError(
+            f"{path} cannot be read: {e.strerror}.", remedy="Check the path and its permissions."
+        ) from e
+
+
+def identify(path: Path, memory: Store) -> Source:
+    """The source a local file is. Hashes the file unless `memory` has its signature."""
+    version = signature(path)
+    try:
+        known = json.loads(memory.read(_MEMORY_KEY))
+    except (NotFound, ValueError):
+        known = {}
+    if known.get("version") == version:
+        fingerprint = known["fingerprint"]
+    else:
+        fingerprint = content_hash(path)
+        if signature(path) != version:
+            raise SourceChanged(
+                f"{path} was written to while it was being read.",
+                remedy="Wait until it is complete, then run the same command again.",
+            )
+        memory.replace(
+            _MEMORY_KEY, json.dumps({"version": version, "fingerprint": fingerprint}).encode()
+        )
+    return Source(path.resolve().as_uri(), fingerprint, path.stat().st_size, version)
+
+
+class SourceCheck:
+    """Makes sure, before and after a step reads a source, that it is still the planned one."""
+
+    def __init__(self) -> None:
+        self._good: set[tuple[str, str]] = set()
+
+    def __call__(self, source: Source) -> None:
+        if not source.uri.startswith("file:"):
+            return
+        found = signature(source.path)
+        if found == source.version or (found, source.fingerprint) in self._good:
+            return
+        if content_hash(source.path) != source.fingerprint:
+            raise SourceChanged(
+                f"{source.path} is not the file this job was planned for.",
+                remedy="Run the same command again: the new content is a new job.",
+            )
+        self._good.add((found, source.fingerprint))
+

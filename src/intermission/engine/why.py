@@ -1,0 +1,65 @@
+"""Saying in one line why a task ran, has to run, or was reused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from intermission.engine.plan import Keys, Plans, expand, parts
+from intermission.engine.receipt import find
+from intermission.errors import NotFound
+from intermission.model import Job, Receipt, Task
+from intermission.ports.store import Store
+
+
+def receipts_of(store: Store, step: str) -> list[Receipt]:
+    """Every receipt of a step, whatever job it was made for, newest first."""
+    found: list[Receipt] = []
+    for stat in store.list(f"receipts/{step}/"):
+        try:
+            found.append(Receipt.from_json(store.read(stat.key)))
+        except (ValueError, TypeError, KeyError, NotFound):
+            continue
+    return sorted(found, key=lambda receipt: -receipt.ended_ms)
+
+
+def reason(task_key: str, chunk: str | None, now: Mapping[str, str], known: list[Receipt]) -> str:
+    """What changed since the nearest earlier receipt of the same step and chunk."""
+    others = [receipt for receipt in known if receipt.task_key != task_key]
+    alike = [receipt for receipt in others if receipt.chunk == chunk]
+    if not alike:
+        return "no earlier run has this chunk" if others else "it never ran before"
+    nearest = min(alike, key=lambda receipt: len(_differences(receipt.parts, now)))
+    return "; ".join(_differences(nearest.parts, now)) or "its earlier receipt is gone"
+
+
+def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    lines: list[str] = []
+    for name in sorted(then.keys() | now.keys()):
+        before, after = then.get(name), now.get(name)
+        if before == after:
+            continue
+        if name.startswith("input "):
+            lines.append(f"{name} changed")
+        elif name == "source content":
+            lines.append("the source's content changed")
+        else:
+            lines.append(f"{name} was {before or 'not there'}, is {after or 'not there'}")
+    return lines
+
+
+def forecast(store: Store, job: Job, plans: Plans) -> Iterator[tuple[Task, Receipt | None, str]]:
+    """Every task that can be named now, the receipt it would reuse, or why it would run."""
+    keys = Keys(job, plans)
+    known: dict[str, list[Receipt]] = {}
+    for task in expand(job, plans):
+        spec = job.step(task.step)
+        receipt = None if spec.light else find(store, task.step, task.key)
+        if receipt is not None:
+            yield task, receipt, f"reused: receipt of attempt {receipt.attempt}"
+        elif spec.light:
+            yield task, None, "a light step keeps no receipt"
+        else:
+            if task.step not in known:
+                known[task.step] = receipts_of(store, task.step)
+            now = parts(job, spec, keys.upstream(spec, task.chunk))
+            yield task, None, reason(task.key, task.chunk, now, known[task.step])

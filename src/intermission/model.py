@@ -1,0 +1,406 @@
+"""The words of Intermission as values: states, jobs, tasks, leases, receipts.
+
+This module owns the one transition table and the one way to compute an identity. It imports
+nothing but the standard library and blake3, does no I/O and reads no clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from blake3 import blake3
+
+RESULT_INLINE_MAX_BYTES = 64 * 1024
+"""A result up to this size lives inside its receipt; a larger one becomes an artifact."""
+
+
+class TaskState(StrEnum):
+    BLOCKED = "blocked"
+    PENDING = "pending"
+    LEASED = "leased"
+    RUNNING = "running"
+    DONE = "done"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+    CORRUPT = "corrupt"
+    CANCELLED = "cancelled"
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DRAINING = "draining"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_S = TaskState
+
+CLAIMABLE = frozenset({_S.PENDING, _S.RETRYING, _S.ABANDONED, _S.CORRUPT})
+HELD = frozenset({_S.LEASED, _S.RUNNING})
+FINISHED = frozenset({_S.DONE, _S.FAILED, _S.CANCELLED})
+
+TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
+    # A leased task turns `running` at its first heartbeat; one that ends sooner never does.
+    _S.BLOCKED: frozenset({_S.PENDING, _S.CANCELLED}),
+    _S.PENDING: frozenset({_S.LEASED, _S.CANCELLED, _S.BLOCKED}),
+    _S.LEASED: frozenset(
+        {_S.RUNNING, _S.DONE, _S.RETRYING, _S.FAILED, _S.ABANDONED, _S.CANCELLED, _S.BLOCKED}
+    ),
+    _S.RUNNING: frozenset(
+        {_S.DONE, _S.RETRYING, _S.FAILED, _S.ABANDONED, _S.CANCELLED, _S.BLOCKED}
+    ),
+    _S.RETRYING: frozenset({_S.LEASED, _S.CANCELLED, _S.BLOCKED, _S.PENDING}),
+    # While nobody else claimed it, a late owner still holds the fence and may go on.
+    _S.ABANDONED: frozenset(
+        {_S.LEASED, _S.RUNNING, _S.DONE, _S.RETRYING, _S.FAILED, _S.CANCELLED, _S.BLOCKED}
+    ),
+    _S.CORRUPT: frozenset({_S.LEASED, _S.CANCELLED, _S.BLOCKED}),
+    # `done` is left only because bytes were lost: its own (corrupt) or an input's (blocked).
+    _S.DONE: frozenset({_S.CORRUPT, _S.BLOCKED}),
+    # By hand: `retry` puts a failed or cancelled task back, and what hangs on it.
+    _S.FAILED: frozenset({_S.PENDING, _S.BLOCKED}),
+    _S.CANCELLED: frozenset({_S.PENDING, _S.BLOCKED}),
+}
+
+JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
+    JobState.PENDING: frozenset(
+        {JobState.RUNNING, JobState.DRAINING, JobState.DONE, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.RUNNING: frozenset(
+        {JobState.DRAINING, JobState.DONE, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.DRAINING: frozenset(
+        {JobState.RUNNING, JobState.DONE, JobState.FAILED, JobState.CANCELLED}
+    ),
+    # An ended job starts again when a task of it does: `retry`, or a corrupt artifact.
+    JobState.DONE: frozenset({JobState.RUNNING}),
+    JobState.FAILED: frozenset({JobState.RUNNING, JobState.CANCELLED}),
+    JobState.CANCELLED: frozenset({JobState.RUNNING}),
+}
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value, whatever order its mappings were built in."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def identity(*parts: str) -> str:
+    """A 160-bit name for a sequence of strings; no two different sequences share a text."""
+    digest = blake3()
+    for part in parts:
+        data = part.encode()
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    return digest.hexdigest(20)
+
+
+class StepKind(StrEnum):
+    PLAN = "plan"
+    MAP = "map"
+    REDUCE = "reduce"
+    SINGLE = "single"
+
+
+class EdgeKind(StrEnum):
+    ONE = "one"
+    """The upstream step has a single task."""
+    SAME = "same"
+    """Both steps are mapped over the same chunks: chunk 7 waits for chunk 7 alone."""
+    ALL = "all"
+    """Every task of the upstream step: a fan-in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`param` of a step is the result of the step `upstream`."""
+
+    param: str
+    upstream: str
+    kind: EdgeKind
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """What the ledger and the worker need to know of a step, without its code."""
+
+    name: str
+    version: int
+    kind: StepKind
+    edges: tuple[Edge, ...] = ()
+    params: tuple[str, ...] = ()
+    """The pipeline parameters this step declares; only these are part of its tasks' keys."""
+    reads_source: bool = False
+    plan: str | None = None
+    """For a mapped step: the plan whose chunks it is mapped over."""
+    needs: str | None = None
+    attempts: int = 3
+    timeout_s: float | None = None
+    concurrency: int | None = None
+    retry_delays_s: tuple[float, ...] | None = None
+    light: bool = False
+    gap: bool = False
+    """A task that fails for good leaves a declared gap instead of failing the job."""
+    publish: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A media file: where it is and which content it had when the job was planned."""
+
+    uri: str
+    fingerprint: str
+    size_bytes: int = 0
+    version: str = ""
+    """What the storage said of the file then (inode and times, an ETag); no part of any key."""
+
+    @property
+    def path(self) -> Path:
+        """The local file; raises ValueError for a source that is not on this machine."""
+        parts = urlsplit(self.uri)
+        if parts.scheme != "file":
+            raise ValueError(f"{self.uri} is not a local file")
+        return Path(unquote(parts.path))
+
+    @property
+    def name(self) -> str:
+        return unquote(urlsplit(self.uri).path).rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One pipeline over one source with one set of parameters."""
+
+    key: str
+    pipeline: str
+    ref: str
+    """How a slot finds the pipeline's code: an entry point, `module:name` or `file.py:name`."""
+    source: Source
+    params: str
+    """All parameters with their values, as canonical JSON."""
+    steps: tuple[StepSpec, ...]
+    priority: int = 0
+
+    def step(self, name: str) -> StepSpec:
+        for spec in self.steps:
+            if spec.name == name:
+                return spec
+        raise KeyError(name)
+
+    def to_json(self) -> str:
+        return canonical(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        data = json.loads(text)
+        data["source"] = Source(**data["source"])
+        data["steps"] = tuple(_step_from(step) for step in data["steps"])
+        return cls(**data)
+
+
+def _step_from(data: dict[str, Any]) -> StepSpec:
+    edges = tuple(Edge(e["param"], e["upstream"], EdgeKind(e["kind"])) for e in data["edges"])
+    delays = data["retry_delays_s"]
+    typed: dict[str, Any] = {
+        "kind": StepKind(data["kind"]),
+        "edges": edges,
+        "params": tuple(data["params"]),
+        "retry_delays_s": None if delays is None else tuple(delays),
+    }
+    return StepSpec(**{**data, **typed})
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One step on one chunk of one job, as it is submitted."""
+
+    step: str
+    index: int
+    """The chunk's place in the plan; 0 for a step that is not mapped. Never an identity."""
+    key: str
+    chunk: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """An artifact as its receipt names it. `key` is where the store keeps it."""
+
+    name: str
+    key: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The commit record of a task. What is in it is finished; what is not never happened."""
+
+    task_key: str
+    step: str
+    version: int
+    attempt: str
+    fence: int
+    result: str
+    """The step's result as JSON, or "" when it is the artifact `result.json`."""
+    files: tuple[FileRef, ...] = ()
+    worker: str = ""
+    ended_ms: int = 0
+    chunk: str | None = None
+    parts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What its key was made of, so that a later run can say what changed."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Receipt:
+        data = json.loads(text)
+        data["files"] = tuple(FileRef(**f) for f in data["files"])
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a finished task hands to the tasks downstream, read from its receipt."""
+
+    task_key: str
+    result: str
+    files: tuple[FileRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to run one task, and everything a slot needs to run it."""
+
+    task_id: int
+    fence: int
+    attempt: int
+    job_key: str
+    step: str
+    index: int
+    key: str
+    chunk: str | None = None
+    inputs: Mapping[str, Output | tuple[Output | None, ...] | None] = field(
+        default_factory=dict[str, Output | tuple[Output | None, ...] | None]
+    )
+    """By parameter: one output, or a tuple of them for a fan-in; None stands for a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A task's end as the ledger records it."""
+
+    task_id: int
+    fence: int
+    result: str
+    receipt: Receipt | None = None
+    """None for a light step: its result is in the ledger alone."""
+    adopted: bool = False
+    """The receipt was there before this attempt ran anything."""
+    tasks: Iterable[Task] = ()
+    """What a plan's completion adds to the job."""
+    plans: frozenset[str] = frozenset()
+    """The plans that were done when `tasks` was computed, this one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One attempt's failure. `delay_s` is how long to wait before the next."""
+
+    task_id: int
+    fence: int
+    error: str
+    message: str
+    permanent: bool = False
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life for one lease, with the progress made so far."""
+
+    task_id: int
+    fence: int
+    progress: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a renewal told the worker about its leases, by task id."""
+
+    lost: frozenset[int] = frozenset()
+    cancelled: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as the ledger has it now."""
+
+    id: int
+    step: str
+    index: int
+    key: str
+    chunk: str | None
+    state: TaskState
+    attempts: int
+    fence: int
+    worker: str | None = None
+    progress: float = 0.0
+    error: str | None = None
+    message: str | None = None
+    adopted: bool = False
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    ready_ms: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.step if self.chunk is None else f"{self.step}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job as the ledger has it now, with its tasks counted by step and state."""
+
+    id: int
+    job: Job
+    state: JobState
+    created_ms: int
+    updated_ms: int
+    reason: str | None = None
+    counts: Mapping[str, Mapping[TaskState, int]] = field(
+        default_factory=dict[str, Mapping[TaskState, int]]
+    )
+
+    def total(self, *states: TaskState) -> int:
+        """Tasks in these states, or all tasks when none is given."""
+        return sum(
+            count
+            for by_state in self.counts.values()
+            for state, count in by_state.items()
+            if not states or state in states
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change, in the order it was committed."""
+
+    seq: int
+    at_ms: int
+    job_key: str
+    task_id: int | None
+    task: str | None
+    was: str | None
+    now: str
+    fence: int | None = None
+    worker: str | None = None
+    message: str | None = None

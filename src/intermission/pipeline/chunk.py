@@ -1,0 +1,41 @@
+"""A chunk: a piece of the source whose fields are its identity, and the order of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from pydantic import BaseModel, ConfigDict
+
+from intermission.errors import Permanent
+from intermission.model import canonical
+
+
+class Chunk(BaseModel):
+    """Subclass it with typed fields; equal fields mean the same piece of work.
+
+    A plan is a set of chunks, not a sequence: chunks are put in the order of their fields,
+    so a plan that comes out shuffled is the same plan.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def canonical(self) -> str:
+        return canonical(self.model_dump(mode="json", by_alias=True, round_trip=True))
+
+
+def ordered(step: str, chunks: Iterable[Chunk]) -> list[str]:
+    """The canonical texts of a plan's chunks, in field order. Refuses a duplicate."""
+    rows = [(tuple(chunk.__dict__.values()), chunk.canonical()) for chunk in chunks]
+    try:
+        rows.sort()
+    except TypeError:  # fields that do not compare, such as None beside a number
+        rows.sort(key=lambda row: row[1])
+    texts = [text for _, text in rows]
+    for previous, text in pairwise(texts):
+        if previous == text:
+            raise Permanent(
+                f"plan {step} returned the chunk {text} more than once.",
+                remedy="A chunk's fields are its identity: return each piece of work once.",
+            )
+    return texts

@@ -1,0 +1,30 @@
+"""`File`: a path in a step's result that stands for one of the task's artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from pydantic import PlainSerializer, PlainValidator, SerializationInfo, ValidationInfo
+
+
+def _to_name(path: Path, info: SerializationInfo) -> str:
+    folder = cast("Path | None", info.context)
+    if folder is None:
+        return str(path)
+    if not path.is_relative_to(folder):
+        raise ValueError(f"{path} was not made with ctx.out(): only those files are kept")
+    if not path.is_file():
+        raise ValueError(f"nothing was written to {path.name}")
+    return path.relative_to(folder).as_posix()
+
+
+def _to_path(value: Any, info: ValidationInfo) -> Path:
+    files = cast("Mapping[str, Path] | None", info.context)
+    return Path(value) if files is None else files[value]
+
+
+File = Annotated[Path, PlainSerializer(_to_name), PlainValidator(_to_path)]
+"""Annotate a result's field with it and fill it from `ctx.out(name)`; the next step gets a path
+to the same bytes, verified, wherever it runs."""

@@ -1,0 +1,125 @@
+"""Finding a pipeline by name: an entry point, `module:name`, or `path/to/file.py:name`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import TypeVar
+
+from intermission.errors import IntermissionError, PipelineError
+from intermission.model import identity
+from intermission.pipeline.graph import Pipeline
+
+T = TypeVar("T")
+
+GROUP = "intermission.pipelines"
+
+
+def load(ref: str) -> Pipeline:
+    """The pipeline a reference names. Runs the module's own code, and nothing else."""
+    module_name, _, attribute = ref.rpartition(":") if ":" in ref else (ref, "", "")
+    if module_name.endswith(".py"):
+        return _pick(_import_file(Path(module_name)), attribute, ref)
+    if ":" in ref:
+        return _pick(_import(lambda: importlib.import_module(module_name), ref), attribute, ref)
+    for entry in entry_points(group=GROUP, name=ref):
+        return _as_pipeline(_import(entry.load, ref), ref)
+    raise PipelineError(
+        f"there is no pipeline {ref!r}.",
+        remedy=f"Installed: {', '.join(names()) or 'none'}. A pipeline of your own is "
+        "path/to/file.py:name.",
+    )
+
+
+def names() -> list[str]:
+    """The pipelines that installed packages offer."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def resolve(ref: str) -> str:
+    """The reference as any process of this machine understands it: file paths made absolute."""
+    path, colon, attribute = ref.rpartition(":") if ":" in ref else (ref, "", "")
+    return f"{Path(path).resolve()}{colon}{attribute}" if path.endswith(".py") else ref
+
+
+def _import_file(path: Path) -> ModuleType:
+    path = path.resolve()
+    if not path.is_file():
+        raise PipelineError(
+            f"{path} is not a file.", remedy="Give the path of a Python file that has a pipeline."
+        )
+    name = f"{path.stem}_{identity(str(path))[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise PipelineError(f"{path} cannot be imported.", remedy="Its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    loader = spec.loader
+    try:
+        _import(lambda: loader.exec_module(module), str(path))
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import(do: Callable[[], T], ref: str) -> T:
+    try:
+        return do()
+    except IntermissionError:
+        raise
+    except (Exception, SystemExit) as e:
+        where = _line_of(e)
+        raise PipelineError(
+            f"{ref} does not import: {type(e).__name__}: {e}{where}.",
+            remedy="Fix the module; `python -c 'import ...'` shows the whole traceback.",
+        ) from e
+
+
+def _line_of(e: BaseException) -> str:
+    """Where the user's own code failed; nothing when it failed in finding or compiling it."""
+    ours = {__file__, importlib.__file__}
+    frames = [f for f in extract_tb(e.__traceback__) if f.filename not in ours]
+    if isinstance(e, SyntaxError) or not frames or frames[-1].filename.startswith("<"):
+        return ""
+    return f" (line {frames[-1].lineno} of {frames[-1].filename})"
+
+
+def _pick(module: ModuleType, attribute: str, ref: str) -> Pipeline:
+    if attribute:
+        if not hasattr(module, attribute):
+            raise PipelineError(f"{ref}: the module has no {attribute!r}.", remedy=_offer(module))
+        return _as_pipeline(getattr(module, attribute), ref)
+    found = _pipelines(module)
+    if len(found) != 1:
+        raise PipelineError(
+            f"{ref}: {len(found)} pipelines are defined there.", remedy=_offer(module)
+        )
+    return next(iter(found.values()))
+
+
+def _pipelines(module: ModuleType) -> dict[str, Pipeline]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
+
+
+def _offer(module: ModuleType) -> str:
+    found = _pipelines(module)
+    return f"It has: {', '.join(found)}." if found else "Define one: Pipeline(name, [steps])."
+
+
+def _as_pipeline(value: object, ref: str) -> Pipeline:
+    if not isinstance(value, Pipeline):
+        raise PipelineError(
+            f"{ref} is {type(value).__name__}, not a Pipeline.", remedy="Name the pipeline object."
+        )
+    return value

@@ -1,0 +1,238 @@
+"""A step: one versioned function, and what its signature says about its place in a graph."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError
+
+from intermission.errors import Permanent, PipelineError
+from intermission.model import Source, canonical
+from intermission.pipeline.chunk import Chunk, ordered
+from intermission.pipeline.context import Context
+from intermission.pipeline.hints import list_item, type_name
+
+
+class Step:
+    """A function with a version. Call it like the function it wraps."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        version: int,
+        attempts: int,
+        timeout_s: float | None,
+        needs: str | None,
+        concurrency: int | None,
+        retry_delays_s: tuple[float, ...] | None,
+        light: bool,
+        on_error: Literal["fail", "gap"],
+        publish: str | None,
+    ) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.version = version
+        self.attempts = attempts
+        self.timeout_s = timeout_s
+        self.needs = needs
+        self.concurrency = concurrency
+        self.retry_delays_s = retry_delays_s
+        self.light = light
+        self.gap = on_error == "gap"
+        self.publish = publish
+        counts = {"version": version, "attempts": attempts, "concurrency": concurrency}
+        for option, value in counts.items():
+            if value is not None and value < 1:
+                raise PipelineError(f"step {self.name}: {option} must be at least 1, not {value}.")
+        if timeout_s is not None and timeout_s <= 0:
+            raise PipelineError(f"step {self.name}: timeout_s must be above 0, not {timeout_s}.")
+        if on_error not in ("fail", "gap"):
+            raise PipelineError(
+                f"step {self.name}: on_error must be 'fail' or 'gap', not {on_error!r}."
+            )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name} version {self.version}>"
+
+    @cached_property
+    def hints(self) -> Mapping[str, Any]:
+        """Every parameter's type; a parameter without one is an error."""
+        try:
+            hints = typing.get_type_hints(self.function, include_extras=True)
+        except NameError as e:
+            raise PipelineError(
+                f"step {self.name}: the type {e.name!r} in its signature is not defined.",
+                remedy="Import or define it at the top of the module.",
+            ) from e
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            if parameter.kind not in (
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                inspect.Parameter.KEYWORD_ONLY,
+            ):
+                raise PipelineError(
+                    f"step {self.name}: parameter {name!r} is *args, **kwargs or positional-only.",
+                    remedy="A step says what it needs by named parameters.",
+                )
+            if name not in hints:
+                raise PipelineError(
+                    f"step {self.name}: parameter {name!r} has no type.",
+                    remedy="Annotate it, so that its values can be checked and stored.",
+                )
+        return hints
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Any]:
+        """Parameter types without the return type."""
+        return {name: hint for name, hint in self.hints.items() if name != "return"}
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        signature = inspect.signature(self.function)
+        return {
+            name: parameter.default
+            for name, parameter in signature.parameters.items()
+            if parameter.default is not inspect.Parameter.empty
+        }
+
+    @property
+    def returns(self) -> Any:
+        return self.hints.get("return", NoneType)
+
+    @cached_property
+    def plans(self) -> type[Chunk] | None:
+        """The chunk type, for a step that returns a list of chunks."""
+        item = list_item(self.returns)
+        return item if isinstance(item, type) and issubclass(item, Chunk) else None
+
+    @cached_property
+    def mapped(self) -> tuple[str, type[Chunk]] | None:
+        """The parameter and chunk type a step is mapped over."""
+        found = [
+            (name, hint)
+            for name, hint in self.parameters.items()
+            if isinstance(hint, type) and issubclass(hint, Chunk)
+        ]
+        if len(found) > 1:
+            raise PipelineError(
+                f"step {self.name} is mapped over {len(found)} chunk types: "
+                f"{', '.join(hint.__name__ for _, hint in found)}.",
+                remedy="Map a step over one; plan a chunk type that holds both.",
+            )
+        return found[0] if found else None
+
+    def parameter_of_type(self, wanted: type) -> str | None:
+        return next((name for name, hint in self.parameters.items() if hint is wanted), None)
+
+    @property
+    def context_param(self) -> str | None:
+        return self.parameter_of_type(Context)
+
+    @property
+    def source_param(self) -> str | None:
+        return self.parameter_of_type(Source)
+
+    @cached_property
+    def _result(self) -> TypeAdapter[Any]:
+        try:
+            return TypeAdapter(self.returns)
+        except PydanticSchemaGenerationError as e:
+            raise PipelineError(
+                f"step {self.name}: its result type {type_name(self.returns)} "
+                "cannot be stored as JSON.",
+                remedy="Return a pydantic model, a dataclass or plain values; "
+                "put bytes into a file with ctx.out().",
+            ) from e
+
+    def check_result_type(self) -> None:
+        """Raise now, not in a slot, if results of this step cannot be stored."""
+        _ = self._result
+
+    def encode(self, result: Any, folder: Path | None) -> str:
+        """A result as JSON text, checked against the step's return type."""
+        if result is None and self.returns is NoneType:
+            return "null"
+        try:
+            if self.plans is not None:
+                chunks = self._result.validate_python(result)
+                return "[" + ",".join(ordered(self.name, chunks)) + "]"
+            data = self._result.dump_json(
+                result, context=folder, warnings="error", by_alias=True, round_trip=True
+            )
+            # None and NaN are written without a warning whatever the type says; a receipt that
+            # cannot be read back would be worse than a failed attempt.
+            self._result.validate_json(data)
+        except ValueError as e:
+            raise Permanent(
+                f"step {self.name} returned {_brief(result)}, which is not "
+                f"{type_name(self.returns)}: {e}",
+                remedy="Return what the step's signature says.",
+            ) from e
+        return data.decode()
+
+    def decode(self, text: str, files: Mapping[str, Path]) -> Any:
+        """A stored result as the value a downstream step gets."""
+        return self._result.validate_json(text, context=files)
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def step(
+    *,
+    version: int,
+    attempts: int = 3,
+    timeout_s: float | None = None,
+    needs: str | None = None,
+    concurrency: int | None = None,
+    retry_delays_s: tuple[float, ...] | None = None,
+    light: bool = False,
+    on_error: Literal["fail", "gap"] = "fail",
+    publish: str | None = None,
+) -> Callable[[Callable[..., Any]], Step]:
+    """Make a function a step.
+
+    `version`: raise it when the function's results change; finished tasks of the old version
+    are then not reused. `attempts`: total runs before the task fails. `timeout_s`: per
+    attempt. `needs`: only workers that offer this label run it. `concurrency`: at most so
+    many tasks of this step at a time. `retry_delays_s`: waits between attempts. `light`:
+    cheaper to repeat than to store, so no receipt is written. `on_error="gap"`: a chunk that
+    fails for good is None in the fan-in instead of failing the job. `publish`: the name of
+    the task's file among the outputs, such as `"chunks/chunk_{index:04d}.txt"`; the last
+    steps of a pipeline publish their files as they are named.
+    """
+
+    def wrap(function: Callable[..., Any]) -> Step:
+        return Step(
+            function,
+            version=version,
+            attempts=attempts,
+            timeout_s=timeout_s,
+            needs=needs,
+            concurrency=concurrency,
+            retry_delays_s=retry_delays_s,
+            light=light,
+            on_error=on_error,
+            publish=publish,
+        )
+
+    return wrap
+
+
+def encode_parameter(hint: Any, value: Any) -> str:
+    """A parameter value as canonical JSON text."""
+    return canonical(
+        TypeAdapter(hint).dump_python(value, mode="json", by_alias=True, round_trip=True)
+    )

@@ -1,0 +1,157 @@
+"""The ledger as the engine sees it: who works on what.
+
+Every change is compare-and-set on (task, fence, state) inside one transaction, follows
+`model.TRANSITIONS`, and appends an event. The ledger can be stale, restored from a copy or
+deleted: receipts in the store, not rows here, are what makes a task finished. Leases end by
+the ledger's own clock. Implementations raise `LedgerError` and nothing of their driver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from intermission.model import (
+    Beat,
+    Completion,
+    Event,
+    Failure,
+    Job,
+    JobRow,
+    JobState,
+    Lease,
+    Output,
+    Renewal,
+    Task,
+    TaskRow,
+    TaskState,
+)
+
+
+class Ledger(Protocol):
+    """Jobs, tasks and events. One instance per thread; never carried across a fork."""
+
+    def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
+        """Add a job and its first tasks; one transaction. False, and no change, for a known key."""
+        ...
+
+    def claim(
+        self,
+        worker: str,
+        capacity: int,
+        *,
+        lease_ttl_s: float,
+        can: Collection[str] = (),
+        jobs: Collection[str] | None = None,
+    ) -> list[Lease]:
+        """Take up to `capacity` claimable tasks: highest priority, oldest job, oldest task first.
+
+        Only tasks whose time has come, whose step needs nothing outside `can`, whose step is
+        below its concurrency limit, and, with `jobs`, of those jobs. Adds one to the fence and
+        to the attempts of each. No task is ever handed to two callers under one fence.
+        """
+        ...
+
+    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
+        """Extend leases whose fence is still current, even late; record progress.
+
+        A `leased` task turns `running`. Answers which leases are lost and which tasks'
+        jobs are cancelled. Also the worker's own sign of life.
+        """
+        ...
+
+    def complete(self, done: Sequence[Completion]) -> list[bool]:
+        """Record ends, unblock what waited for them, add what plans found: one transaction.
+
+        True per completion that took effect or had already (a repeat is a no-op), False for
+        one whose fence is no longer current. Raises `StalePlans` and changes nothing when a
+        completion's `plans` are not the plans done by now. A late completion of an
+        `abandoned` task nobody claimed since is accepted. A plan that runs again replaces
+        the tasks it added before: equal keys stay as they are, the others start afresh.
+        """
+        ...
+
+    def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
+        """Record failed attempts; the state each task is in now, None for a stale fence.
+
+        `retrying` while attempts are left and the failure is not permanent, else `failed`:
+        then everything that needs the task is cancelled, or, for a step with `gap`, its
+        chunk is a gap from here on and fan-ins go ahead without it.
+        """
+        ...
+
+    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
+        """Give (task, fence) leases back uncounted, as after a drain: `abandoned`."""
+        ...
+
+    def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
+        """Keep a task `running` without a worker until `complete` or the time-out."""
+        ...
+
+    def rescue(self, dead: Collection[str] = ()) -> int:
+        """End leases that expired or whose worker is known to be dead; re-check every fan-in.
+
+        A task with attempts left becomes `abandoned`, one without `failed`. Returns how many
+        tasks changed.
+        """
+        ...
+
+    def retry(self, job_key: str, task_ids: Collection[int] | None = None) -> int:
+        """Give failed or cancelled tasks (all of them by default) a fresh set of attempts.
+
+        Finished tasks that depend on them are blocked again.
+        """
+        ...
+
+    def cancel(self, job_key: str, *, reason: str) -> bool:
+        """Cancel a job and its unfinished tasks. False if it had already ended."""
+        ...
+
+    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+        """Done tasks whose bytes are lost turn `corrupt`; done dependants turn `blocked`.
+
+        Returns every task that changed, so that their receipts can be quarantined.
+        """
+        ...
+
+    def forget(self, job_key: str) -> bool:
+        """Remove a job and its tasks. False, and no change, while a lease of it is held."""
+        ...
+
+    def mark(self, job_key: str, state: JobState, *, reason: str | None = None) -> bool:
+        """Set a job's state, if the transition is legal from the one it has."""
+        ...
+
+    def jobs(self, key_prefix: str = "") -> list[JobRow]:
+        """Jobs, newest first, with their counts; those whose key starts with the prefix."""
+        ...
+
+    def tasks(
+        self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
+    ) -> Iterator[TaskRow]:
+        """A job's tasks in the order they were added."""
+        ...
+
+    def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
+        """A job's done tasks that have artifacts, with what their receipts name."""
+        ...
+
+    def outputs(self, job_key: str, step: str) -> list[Output | None]:
+        """The outputs of a step's tasks in chunk order; None where one is not done."""
+        ...
+
+    def deferred(self, token: str) -> Lease | None:
+        """The lease of a task deferred under this token."""
+        ...
+
+    def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
+        """Events with a sequence number above `after`, in order."""
+        ...
+
+    def workers(self) -> list[str]:
+        """Every worker that holds a lease."""
+        ...
+
+    def close(self) -> None:
+        """Give up the connection; held leases stay held."""
+        ...

@@ -1,0 +1,91 @@
+"""The object store as the engine sees it: create-only writes and verified reads.
+
+Keys are relative, `/`-separated and never empty; no part is `.` or `..`. Implementations
+raise `StoreError` for what went wrong outside, `NotFound` and `AlreadyExists` for what the
+caller asked about, and never anything of their driver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """One object. `version` changes whenever its bytes may have (ETag, or inode and times)."""
+
+    key: str
+    size_bytes: int
+    version: str
+    modified_ms: int
+
+
+class Store(Protocol):
+    """Objects under keys. Every write is durable when the call returns."""
+
+    @property
+    def uri(self) -> str:
+        """Where this store is, for people and error messages."""
+        ...
+
+    def create(self, key: str, data: bytes | Path) -> Stat:
+        """Write an object that must not exist yet; the first writer wins, atomically.
+
+        Raises `AlreadyExists` when it does. When the outcome of the write is unknown the
+        implementation reads back and compares, so that a caller is never told it lost to
+        itself. `data` as a Path streams that file; a file that already lies at
+        `local_path(key)` is made durable where it is.
+        """
+        ...
+
+    def replace(self, key: str, data: bytes | Path, *, if_version: str | None = None) -> Stat:
+        """Write an object whether or not it exists; readers see the old or the new, whole.
+
+        With `if_version`, only if the object still has that version, else `AlreadyExists`.
+        """
+        ...
+
+    def read(self, key: str) -> bytes:
+        """The whole object. Raises `NotFound`."""
+        ...
+
+    def fetch(self, key: str, to: Path, *, size_bytes: int, sha256: str) -> Path:
+        """A local file with exactly these bytes: `to`, or the store's own file where it has one.
+
+        Raises `CorruptArtifact` when the bytes are missing or not these.
+        """
+        ...
+
+    def stat(self, key: str) -> Stat | None:
+        """What is known of an object without reading it; None when there is none."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        """Every object whose key starts with `prefix`, in key order."""
+        ...
+
+    def move(self, key: str, to: str) -> None:
+        """Rename an object; a repeat after a crash finds it moved and succeeds.
+
+        Raises `NotFound` when neither is there. Not atomic on object stores.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; removing one that is not there succeeds."""
+        ...
+
+    def presign(self, key: str, *, expires_s: int) -> str:
+        """A URL that reads this object until it expires."""
+        ...
+
+    def local_path(self, key: str) -> Path | None:
+        """Where on this machine the object lies or would lie; None for a remote store."""
+        ...
+
+    def self_test(self) -> None:
+        """Prove that a second create of the same key is refused, or raise `StoreError`."""
+        ...

@@ -1,0 +1,207 @@
+"""Settings: what a user may tune, where each value came from, and which source wins.
+
+Flags beat environment variables (`INTERMISSION_SLOTS`), which beat the nearest
+`intermission.toml` at or above the working directory, which beats the user's own
+`config.toml`, which beats the defaults below. Nothing here decides what a setting does.
+
+The sources are merged by hand instead of with pydantic-settings: that package takes longer
+to import than a finished job takes to answer, and it does not say where a value came from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
+
+from intermission.errors import EnvironmentFault, UsageError
+
+PREFIX = "INTERMISSION_"
+PROJECT_FILE = "intermission.toml"
+
+# The prefix is not ours alone: a fault point is armed under it, and Kubernetes gives every pod
+# beside a service called `intermission` the variables INTERMISSION_SERVICE_* and _PORT*.
+_FOREIGN = re.compile(r"CRASH_AT|SERVICE_\w+|PORT(_\w+)?")
+
+
+def _split(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _cores() -> int:
+    """The cores this process may use, which a container often narrows."""
+    usable = getattr(os, "sched_getaffinity", None)
+    return len(usable(0)) if usable else os.cpu_count() or 1
+
+
+_Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """Every setting with its default. A description says what a value must be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    slots: int = Field(
+        default_factory=_cores, ge=1, description="how many tasks run at a time, at least 1"
+    )
+    can: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+        default=(), description="labels this worker offers to steps that need one, such as gpu"
+    )
+    lease_ttl_s: _Duration = Field(
+        default=60.0, description="seconds until the tasks of a vanished worker are claimable again"
+    )
+    renew_every_s: _Duration = Field(
+        default=15.0, description="seconds between renewals, at most half of lease_ttl_s"
+    )
+    drain_s: _Delay = Field(
+        default=20.0, description="seconds that running tasks get to end in a drain"
+    )
+    slot_memory_bytes: Annotated[ByteSize, Field(gt=0)] | None = Field(
+        default=None, description="memory limit of one slot, such as 2GiB"
+    )
+    slot_cpu_s: _Duration | None = Field(default=None, description="CPU seconds one task may use")
+    retry_delays_s: Annotated[tuple[_Delay, ...], BeforeValidator(_split)] = Field(
+        default=(1.0, 5.0, 15.0),
+        min_length=1,
+        description="seconds to wait before each further attempt, such as 1,5,15",
+    )
+    gc_grace_s: _Delay = Field(
+        default=3600.0, description="seconds an unreferenced file is kept before gc removes it"
+    )
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = (
+        Field(default="warning", description="debug, info, warning or error")
+    )
+    workspace_name: str = Field(
+        default=".intermission",
+        pattern=r"^\.?\w[\w.-]*$",
+        description="the name of the folder, beside a source, that holds its workspace",
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_booleans(cls, value: Any) -> Any:
+        # Python counts True as 1, but nobody who writes `slots = true` means one slot.
+        if isinstance(value, bool):
+            raise ValueError("true and false mean nothing here")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings and, by name, where each came from: a flag, a variable, a file, `default`."""
+
+    settings: Settings
+    origin: Mapping[str, str]
+
+
+def load_settings(
+    flags: Mapping[str, Any],
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Resolved:
+    """Merge all sources. A flag that is None was not given; an empty variable is not set.
+
+    Raises `UsageError` naming the source, the setting, what was expected and what was found.
+    """
+    environ = os.environ if environ is None else environ
+    cwd = Path.cwd() if cwd is None else cwd
+    values: dict[str, Any] = {}
+    origin = dict.fromkeys(Settings.model_fields, "default")
+    for source, name, value in _given(flags, environ, cwd):
+        if name not in Settings.model_fields:
+            raise _unknown(name, source)
+        values[name] = value
+        origin[name] = source
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as e:
+        raise _wrong(e, values, origin) from e
+    if settings.renew_every_s > settings.lease_ttl_s / 2:
+        raise UsageError(
+            f"renew_every_s ({origin['renew_every_s']}) is {settings.renew_every_s:g} s, more than "
+            f"half of lease_ttl_s ({origin['lease_ttl_s']}), {settings.lease_ttl_s:g} s.",
+            remedy="Renew more often, so that one lost renewal does not lose the lease.",
+        )
+    return Resolved(settings, origin)
+
+
+def _given(
+    flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path
+) -> Iterator[tuple[str, str, Any]]:
+    """Every value given anywhere as (origin, name, value), weakest source first."""
+    for path in _files(environ, cwd):
+        for name, value in _read(path).items():
+            yield str(path), name, value
+    for variable, value in environ.items():
+        suffix = variable.removeprefix(PREFIX)
+        if variable != suffix and value and not _FOREIGN.fullmatch(suffix):
+            yield f"environment {variable}", suffix.lower(), value
+    for name, value in flags.items():
+        if value is not None:
+            yield f"flag --{name.replace('_', '-')}", name, value
+
+
+def _files(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
+    home = environ.get("HOME")
+    config = environ.get("XDG_CONFIG_HOME") or (home and f"{home}/.config")
+    candidates = [Path(config, "intermission", "config.toml")] if config else []
+    project = (folder / PROJECT_FILE for folder in (cwd, *cwd.parents))
+    nearest = next((path for path in project if path.is_file()), None)
+    yield from (path for path in (*candidates, nearest) if path is not None and path.is_file())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise UsageError(f"{path} is not TOML: {e}.", remedy="Correct it or remove it.") from e
+    except OSError as e:
+        raise EnvironmentFault(
+            f"the settings in {path} cannot be read: {e.strerror}.",
+            remedy="Make the file readable or remove it.",
+        ) from e
+
+
+def _unknown(name: str, source: str) -> UsageError:
+    close = get_close_matches(name, Settings.model_fields, n=1)
+    known = ", ".join(Settings.model_fields)
+    return UsageError(
+        f"{source}: there is no setting {name!r}.",
+        remedy=f"Did you mean {close[0]}?" if close else f"The settings are: {known}.",
+    )
+
+
+def _wrong(
+    error: ValidationError, values: Mapping[str, Any], origin: Mapping[str, str]
+) -> UsageError:
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    expected = Settings.model_fields[name].description
+    return UsageError(
+        f"{origin[name]}: {name} cannot be {values[name]!r}: {first['msg']}.",
+        remedy=f"Expected: {expected}.",
+    )

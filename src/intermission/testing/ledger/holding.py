@@ -1,0 +1,226 @@
+"""The contract: keeping a lease, losing it, and handing it to an outside event."""
+
+from __future__ import annotations
+
+from intermission.model import Beat, Renewal, TaskState
+from intermission.testing.jobs import fan_job, line_job, submit
+from intermission.testing.ledger.suite import (
+    TTL_S,
+    FakeClock,
+    Ledger,
+    Suite,
+    beat,
+    fail,
+    finish,
+    job_row,
+    planned,
+    row,
+    take,
+    take_one,
+)
+
+KEPT = Renewal()
+
+
+class Holding(Suite):
+    def test_a_beat_makes_a_leased_task_running(self, ledger: Ledger) -> None:
+        made = submit(ledger, line_job())
+        lease = take_one(ledger)
+        assert beat(ledger, lease, progress=0.25) == KEPT
+        shown = row(ledger, made, "fetch")
+        assert (shown.state, shown.progress, shown.worker) == (TaskState.RUNNING, 0.25, "w1")
+        assert beat(ledger, lease, progress=0.5) == KEPT
+        assert row(ledger, made, "fetch").progress == 0.5
+
+    def test_a_beat_extends_the_lease(self, ledger: Ledger, clock: FakeClock) -> None:
+        submit(ledger, line_job())
+        lease = take_one(ledger)
+        for _ in range(5):
+            clock.advance(TTL_S - 1)
+            assert beat(ledger, lease) == KEPT
+            assert ledger.rescue() == 0
+        clock.advance(TTL_S)
+        assert ledger.rescue() == 1
+
+    def test_a_beat_extends_its_own_lease_alone(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = planned(ledger, fan_job(), 2)
+        first, _ = take(ledger)
+        clock.advance(30)
+        beat(ledger, first)
+        clock.advance(30)
+        assert ledger.rescue() == 1
+        assert row(ledger, made, "hear[0]").state is TaskState.RUNNING
+        assert row(ledger, made, "hear[1]").state is TaskState.ABANDONED
+
+    def test_no_beats_no_answer(self, ledger: Ledger) -> None:
+        assert ledger.renew("w1", [], lease_ttl_s=TTL_S) == KEPT
+
+    def test_a_late_beat_nobody_contested_is_accepted(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        submit(ledger, line_job())
+        lease = take_one(ledger)
+        clock.advance(TTL_S * 10)
+        assert beat(ledger, lease) == KEPT
+        assert ledger.rescue() == 0
+
+    def test_a_late_beat_takes_an_abandoned_task_back(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        made = submit(ledger, line_job())
+        lease = take_one(ledger)
+        clock.advance(TTL_S)
+        ledger.rescue()
+        assert beat(ledger, lease) == KEPT
+        shown = row(ledger, made, "fetch")
+        assert (shown.state, shown.worker, shown.fence) == (TaskState.RUNNING, "w1", lease.fence)
+        assert take(ledger, worker="w2") == []
+        assert ledger.rescue() == 0
+        assert finish(ledger, made, lease) == [True]
+
+    def test_a_lease_another_took_over_is_lost(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = submit(ledger, line_job())
+        old = take_one(ledger)
+        clock.advance(TTL_S)
+        ledger.rescue()
+        new = take_one(ledger, worker="w2")
+        assert beat(ledger, old) == Renewal(lost=frozenset({old.task_id}))
+        shown = row(ledger, made, "fetch")
+        assert (shown.state, shown.worker, shown.fence) == (TaskState.LEASED, "w2", new.fence)
+        assert beat(ledger, new, worker="w2") == KEPT
+
+    def test_a_lease_whose_task_ended_is_lost(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 3)
+        done, retrying, failed = take(ledger)
+        finish(ledger, made, done)
+        fail(ledger, retrying, delay_s=9)
+        fail(ledger, failed, permanent=True)
+        lost = frozenset({done.task_id, retrying.task_id, failed.task_id})
+        assert beat(ledger, done, retrying, failed) == Renewal(lost=lost)
+
+    def test_a_lease_of_no_task_at_all_is_lost(self, ledger: Ledger) -> None:
+        answer = ledger.renew("w1", [Beat(987654, 1)], lease_ttl_s=TTL_S)
+        assert answer == Renewal(lost=frozenset({987654}))
+
+    def test_a_cancelled_job_is_told_to_its_holders(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = planned(ledger, fan_job(), 2)
+        stale = take_one(ledger)
+        clock.advance(TTL_S)
+        ledger.rescue()
+        current = take(ledger, worker="w2")
+        assert ledger.cancel(made.key, reason="no longer wanted")
+        ids = {lease.task_id for lease in current}
+        assert beat(ledger, *current, worker="w2") == Renewal(cancelled=frozenset(ids))
+        assert beat(ledger, stale) == Renewal(cancelled=frozenset({stale.task_id}))
+
+    def test_each_beat_has_its_own_answer(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = planned(ledger, fan_job(), 3)
+        other = submit(ledger, line_job(key="other"))
+        kept, lost, done = take(ledger, jobs=[made.key])
+        gone = take_one(ledger, jobs=[other.key])
+        finish(ledger, made, done)
+        ledger.cancel(other.key, reason="no")
+        clock.advance(TTL_S - 1)
+        beat(ledger, kept)
+        clock.advance(1)
+        ledger.rescue()
+        take(ledger, worker="w2", jobs=[made.key])
+        answer = beat(ledger, kept, lost, done, gone, progress=0.5)
+        assert answer == Renewal(
+            lost=frozenset({lost.task_id, done.task_id}), cancelled=frozenset({gone.task_id})
+        )
+        assert row(ledger, made, "hear[0]").progress == 0.5
+
+    def test_the_wall_clock_decides_nothing_about_leases(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        submit(ledger, line_job())
+        lease = take_one(ledger)
+        clock.jump_wall(3600)
+        assert ledger.rescue() == 0
+        clock.jump_wall(-7200)
+        clock.advance(TTL_S - 1)
+        assert ledger.rescue() == 0
+        clock.advance(1)
+        assert ledger.rescue() == 1
+        assert take_one(ledger).fence == lease.fence + 1
+
+    def test_workers_are_those_who_hold_leases(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 5)
+        assert ledger.workers() == []
+        leases = [take_one(ledger, worker=name) for name in ("w1", "w2", "w2", "w3", "w4")]
+        assert sorted(ledger.workers()) == ["w1", "w2", "w3", "w4"]
+        finish(ledger, made, leases[0])
+        ledger.release([(leases[3].task_id, leases[3].fence)], reason="drain")
+        beat(ledger, leases[1], worker="w2")
+        fail(ledger, leases[4])
+        assert ledger.workers() == ["w2"]
+
+    def test_a_deferred_task_runs_without_a_worker(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = submit(ledger, line_job())
+        finish(ledger, made, take_one(ledger))
+        lease = take_one(ledger)
+        assert ledger.defer(lease.task_id, lease.fence, token="call-7", timeout_s=600)
+        shown = row(ledger, made, "pack")
+        assert (shown.state, shown.worker, shown.fence) == (TaskState.RUNNING, None, lease.fence)
+        assert ledger.workers() == []
+        assert ledger.deferred("call-7") == lease
+        assert ledger.rescue(dead=["w1"]) == 0
+        clock.advance(599)
+        assert ledger.rescue() == 0
+        assert ledger.deferred("call-7") == lease
+
+    def test_an_outside_event_completes_a_deferred_task(self, ledger: Ledger) -> None:
+        made = submit(ledger, line_job())
+        lease = take_one(ledger)
+        ledger.defer(lease.task_id, lease.fence, token="t", timeout_s=600)
+        again = ledger.deferred("t")
+        assert again is not None
+        assert finish(ledger, made, again) == [True]
+        assert ledger.deferred("t") is None
+        assert take_one(ledger).step == "pack"
+
+    def test_a_deferral_times_out(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = submit(ledger, line_job())
+        lease = take_one(ledger)
+        ledger.defer(lease.task_id, lease.fence, token="t", timeout_s=600)
+        clock.advance(600)
+        assert ledger.rescue() == 1
+        assert row(ledger, made, "fetch").state is TaskState.ABANDONED
+        assert ledger.deferred("t") is None
+        again = take_one(ledger)
+        assert again.fence > lease.fence
+        assert ledger.deferred("t") is None
+        assert finish(ledger, made, lease) == [False]
+
+    def test_a_beat_that_crosses_a_deferral_does_not_shorten_it(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        submit(ledger, line_job())
+        lease = take_one(ledger)
+        ledger.defer(lease.task_id, lease.fence, token="t", timeout_s=600)
+        assert beat(ledger, lease) == KEPT
+        clock.advance(599)
+        assert ledger.rescue(dead=["w1"]) == 0
+        assert ledger.deferred("t") == lease
+
+    def test_only_a_holder_defers(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = submit(ledger, line_job())
+        lease = take_one(ledger)
+        clock.advance(TTL_S)
+        ledger.rescue()
+        assert not ledger.defer(lease.task_id, lease.fence, token="a", timeout_s=9)
+        new = take_one(ledger)
+        assert not ledger.defer(lease.task_id, lease.fence, token="b", timeout_s=9)
+        finish(ledger, made, new)
+        assert not ledger.defer(new.task_id, new.fence, token="c", timeout_s=9)
+        assert [ledger.deferred(token) for token in "abc"] == [None, None, None]
+
+    def test_no_deferral_outlives_its_job(self, ledger: Ledger) -> None:
+        made = submit(ledger, line_job())
+        lease = take_one(ledger)
+        ledger.defer(lease.task_id, lease.fence, token="t", timeout_s=600)
+        ledger.cancel(made.key, reason="no")
+        assert ledger.deferred("t") is None
+        assert finish(ledger, made, lease) == [False]
+        assert job_row(ledger, made).total(TaskState.CANCELLED) == 2

@@ -1,0 +1,261 @@
+"""The contract: plans that race each other, and plans that run again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from intermission.errors import StalePlans
+from intermission.model import Job, JobState, Renewal, TaskRow, TaskState
+from intermission.testing.jobs import (
+    chain_job,
+    chunks,
+    completion,
+    fan_job,
+    pair_job,
+    submit,
+)
+from intermission.testing.ledger.suite import (
+    FakeClock,
+    Ledger,
+    Suite,
+    beat,
+    fail,
+    finish,
+    job_row,
+    planned,
+    row,
+    run,
+    states_of,
+    take,
+    take_named,
+    take_one,
+)
+
+B, P, D = TaskState.BLOCKED, TaskState.PENDING, TaskState.DONE
+
+
+def plan_again(ledger: Ledger, made: Job, found: Sequence[str], name: str = "cut") -> None:
+    """Lose a plan's receipt and run it once more, with this outcome."""
+    ledger.spoil([row(ledger, made, name).id], reason="its receipt is gone")
+    leases = take_named(ledger, worker="planner")
+    assert finish(ledger, made, leases.pop(name), found=found) == [True]
+    ledger.release([(lease.task_id, lease.fence) for lease in leases.values()], reason="not mine")
+
+
+def by_name(ledger: Ledger, made: Job) -> dict[str, TaskRow]:
+    return {task.name: task for task in ledger.tasks(made.key)}
+
+
+class Replanning(Suite):
+    def test_a_plan_that_did_not_know_of_another_is_stale(self, ledger: Ledger) -> None:
+        made = submit(ledger, pair_job())
+        plans = take_named(ledger)
+        alone = completion(ledger, made, plans["split"], chunks(1))
+        finish(ledger, made, plans["cut"], found=chunks(2))
+        hear = take_one(ledger)
+        before = (ledger.events(), list(ledger.tasks(made.key)), ledger.jobs())
+        with pytest.raises(StalePlans):
+            ledger.complete([completion(ledger, made, hear), alone])
+        assert (ledger.events(), list(ledger.tasks(made.key)), ledger.jobs()) == before
+        both = completion(ledger, made, plans["split"], chunks(1))
+        assert ledger.complete([completion(ledger, made, hear), both]) == [True, True]
+        assert states_of(ledger, made)["join"] is B
+        run(ledger, made)
+        assert job_row(ledger, made).state is JobState.DONE
+
+    def test_a_plan_that_knew_of_one_that_is_not_done_is_stale(self, ledger: Ledger) -> None:
+        made = submit(ledger, pair_job())
+        plans = take_named(ledger)
+        done = completion(ledger, made, plans["cut"], chunks(2))
+        with pytest.raises(StalePlans):
+            ledger.complete([replace(done, plans=frozenset({"cut", "split"}))])
+        with pytest.raises(StalePlans):
+            ledger.complete([replace(done, plans=frozenset())])
+        assert states_of(ledger, made) == {"cut": TaskState.LEASED, "split": TaskState.LEASED}
+        assert ledger.complete([done]) == [True]
+
+    def test_plans_in_one_batch_count_in_their_order(self, ledger: Ledger) -> None:
+        made = submit(ledger, pair_job())
+        plans = take_named(ledger)
+        cut = completion(ledger, made, plans["cut"], chunks(1))
+        split = completion(ledger, made, plans["split"], chunks(1))
+        with pytest.raises(StalePlans):
+            ledger.complete([cut, split])
+        assert states_of(ledger, made) == {"cut": TaskState.LEASED, "split": TaskState.LEASED}
+        assert ledger.complete([cut]) == [True]
+        later = completion(ledger, made, plans["split"], chunks(1))
+        assert ledger.complete([later, cut]) == [True, True]
+
+    def test_a_repeated_plan_is_a_repeat_even_when_others_finished_since(
+        self, ledger: Ledger
+    ) -> None:
+        made = submit(ledger, pair_job())
+        plans = take_named(ledger)
+        cut = completion(ledger, made, plans["cut"], chunks(2))
+        ledger.complete([cut])
+        finish(ledger, made, plans["split"], found=chunks(2))
+        before = (ledger.events(), list(ledger.tasks(made.key)))
+        assert ledger.complete([cut]) == [True]
+        assert (ledger.events(), list(ledger.tasks(made.key))) == before
+
+    def test_a_refused_plan_adds_nothing(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = submit(ledger, fan_job())
+        old = take_one(ledger)
+        clock.advance(60)
+        ledger.rescue()
+        new = take_one(ledger, worker="w2")
+        assert finish(ledger, made, old, found=chunks(9)) == [False]
+        stale = replace(completion(ledger, made, old, chunks(9)), plans=frozenset({"else"}))
+        assert ledger.complete([stale]) == [False]
+        assert set(states_of(ledger, made)) == {"cut"}
+        finish(ledger, made, new, found=chunks(1))
+        assert finish(ledger, made, old, found=chunks(9)) == [False]
+        assert set(states_of(ledger, made)) == {"cut", "hear[0]", "join"}
+
+    def test_the_same_chunks_again_change_no_task(self, ledger: Ledger) -> None:
+        made = planned(ledger, chain_job(), 3)
+        finish(ledger, made, *take(ledger, 2))
+        held = take_named(ledger)
+        before = by_name(ledger, made)
+        plan_again(ledger, made, chunks(3))
+        after = by_name(ledger, made)
+        assert {name: task for name, task in after.items() if name != "cut"} == {
+            name: task for name, task in before.items() if name != "cut"
+        }
+        assert finish(ledger, made, *held.values()) == [True] * 3
+        run(ledger, made)
+        assert job_row(ledger, made).state is JobState.DONE
+
+    def test_a_finished_job_planned_again_alike_ends_again(self, ledger: Ledger) -> None:
+        made = submit(ledger, fan_job())
+        run(ledger, made)
+        plan_again(ledger, made, chunks(3))
+        assert job_row(ledger, made).state is JobState.DONE
+        assert take(ledger) == []
+
+    def test_more_chunks_are_added_and_the_fan_in_starts_afresh(self, ledger: Ledger) -> None:
+        made = submit(ledger, fan_job())
+        run(ledger, made)
+        before = by_name(ledger, made)
+        plan_again(ledger, made, chunks(4))
+        after = by_name(ledger, made)
+        assert [after[f"hear[{n}]"].state for n in range(4)] == [D, D, D, P]
+        assert after["join"].state is B
+        assert after["join"].key != before["join"].key
+        assert after["join"].fence > before["join"].fence
+        assert ledger.outputs(made.key, "join") == [None]
+        assert job_row(ledger, made).state is JobState.RUNNING
+        assert run(ledger, made) == ["hear[3]", "join"]
+        assert job_row(ledger, made).state is JobState.DONE
+
+    def test_fewer_chunks_remove_the_rest_along_the_chain(self, ledger: Ledger) -> None:
+        made = planned(ledger, chain_job(), 3)
+        finish(ledger, made, *take(ledger))
+        held = take_named(ledger)
+        plan_again(ledger, made, chunks(1))
+        assert set(states_of(ledger, made)) == {"cut", "sample[0]", "read[0]", "index"}
+        removed = held["read[2]"]
+        assert finish(ledger, made, removed) == [False]
+        assert beat(ledger, removed) == Renewal(lost=frozenset({removed.task_id}))
+        assert finish(ledger, made, held["read[0]"]) == [True]
+        index = take_one(ledger)
+        assert index.step == "index"
+        assert len(index.inputs["read"]) == 1  # type: ignore[arg-type]
+
+    def test_no_chunks_at_all_any_more(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 3)
+        plan_again(ledger, made, [])
+        assert states_of(ledger, made) == {"cut": D, "join": P}
+        run(ledger, made)
+        assert job_row(ledger, made).state is JobState.DONE
+
+    def test_other_chunks_start_afresh_and_old_holders_are_refused(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 3)
+        done, running, leased = take(ledger)
+        finish(ledger, made, done)
+        beat(ledger, running)
+        before = by_name(ledger, made)
+        plan_again(ledger, made, chunks(3, salt="other"))
+        after = by_name(ledger, made)
+        for n in range(3):
+            old, new = before[f"hear[{n}]"], after[f"hear[{n}]"]
+            assert (new.state, new.attempts, new.chunk) == (P, 0, chunks(3, salt="other")[n])
+            assert new.key != old.key
+            assert (new.id != old.id) or (new.fence > old.fence)
+        assert ledger.outputs(made.key, "hear") == [None, None, None]
+        assert finish(ledger, made, done, running, leased) == [False, False, False]
+        assert beat(ledger, running, leased).lost == {running.task_id, leased.task_id}
+        assert run(ledger, made) == ["hear[0]", "hear[1]", "hear[2]", "join"]
+
+    def test_one_other_chunk_replaces_what_hangs_on_it_alone(self, ledger: Ledger) -> None:
+        made = submit(ledger, chain_job())
+        run(ledger, made)
+        mixed = [*chunks(2), chunks(3, salt="other")[2]]
+        plan_again(ledger, made, mixed)
+        assert states_of(ledger, made) == {
+            "cut": D,
+            "sample[0]": D,
+            "sample[1]": D,
+            "sample[2]": P,
+            "read[0]": D,
+            "read[1]": D,
+            "read[2]": B,
+            "index": B,
+        }
+        assert run(ledger, made) == ["sample[2]", "read[2]", "index"]
+        assert job_row(ledger, made).state is JobState.DONE
+
+    def test_a_lease_of_a_removed_task_never_fits_the_one_in_its_place(
+        self, ledger: Ledger
+    ) -> None:
+        made = planned(ledger, fan_job(), 2)
+        zombie = take(ledger)[1]
+        plan_again(ledger, made, chunks(1))
+        plan_again(ledger, made, chunks(2))
+        again = take_named(ledger, worker="w2")["hear[1]"]
+        assert finish(ledger, made, zombie) == [False]
+        assert beat(ledger, zombie).lost == {zombie.task_id}
+        assert finish(ledger, made, again) == [True]
+        assert finish(ledger, made, zombie) == [False]
+
+    def test_one_of_two_plans_runs_again(self, ledger: Ledger) -> None:
+        made = submit(ledger, pair_job())
+        run(ledger, made)
+        plan_again(ledger, made, chunks(2, salt="other"))
+        states = states_of(ledger, made)
+        assert [states[f"see[{n}]"] for n in range(3)] == [D, D, D]
+        assert (states["hear[0]"], states["hear[1]"], states["join"]) == (P, P, B)
+        assert "hear[2]" not in states
+        assert run(ledger, made) == ["hear[0]", "hear[1]", "join"]
+        assert job_row(ledger, made).state is JobState.DONE
+
+    def test_a_fan_in_is_not_run_on_inputs_that_were_replaced(self, ledger: Ledger) -> None:
+        made = submit(ledger, pair_job())
+        for _ in range(3):  # both plans, then their chunks; the fan-in stays claimable
+            leases = [lease for lease in take(ledger) if lease.step != "join"]
+            for lease in leases:
+                finish(ledger, made, lease, found=chunks(2))
+        join = row(ledger, made, "join")
+        ledger.release([(join.id, join.fence)], reason="drain")
+        ids = [row(ledger, made, name).id for name in ("cut", "split")]
+        ledger.spoil(ids, reason="their receipts are gone")
+        cut = take_named(ledger, worker="w2")["cut"]
+        # With `split` still to run again, nobody can name the fan-in's new task yet.
+        assert finish(ledger, made, cut, found=chunks(2, salt="other")) == [True]
+        assert row(ledger, made, "join").state is B
+
+    def test_a_plan_that_fails_when_it_runs_again_ends_the_job(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 2)
+        hears = take(ledger)
+        ledger.spoil([row(ledger, made, "cut").id], reason="its receipt is gone")
+        cut = take_one(ledger)
+        assert fail(ledger, cut, permanent=True) is TaskState.FAILED
+        finish(ledger, made, *hears)
+        assert row(ledger, made, "join").state is TaskState.CANCELLED
+        assert job_row(ledger, made).state is JobState.FAILED
+        assert ledger.retry(made.key, [cut.task_id]) == 2
+        assert run(ledger, made) == ["cut", "hear[2]", "join"]
+        assert job_row(ledger, made).state is JobState.DONE
