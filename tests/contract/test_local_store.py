@@ -233,3 +233,11 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
         LocalStore(tmp_path / "file").create("a", b"")
     assert caught.value.exit_code == 4
     assert caught.value.remedy
+
+
+def test_a_file_in_place_is_known_through_a_linked_root(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    (tmp_path / "link" / "a").write_bytes(BODY)
+    assert LocalStore(tmp_path / "link").create("a", tmp_path / "link" / "a").size_bytes
+    assert LocalStore(tmp_path / "disk").create("a", tmp_path / "link" / "a").size_bytes

@@ -280,7 +280,9 @@ def test_a_changed_name_is_durable_before_the_answer(
     (root / "tasks" / "other").write_bytes(b"")
     system = System().install(monkeypatch)
     change(LocalStore(root))
-    named = [call for call, _ in system.calls].index(name)
+    calls = [call for call, _ in system.calls]
+    named = calls.index(name)
+    assert "flock" in calls[:named], "nobody may change the object between a look and a replace"
     synced = [path for call, path in system.calls[named:] if call == "fsync"]
     assert synced == [str(root / folder) for folder in folders]
 

@@ -152,9 +152,7 @@ class App:
         """A new ledger from the receipts of a source's workspace; the old one is kept aside."""
         workspace = self.workspace(source)
         if not workspace.folder.is_dir():
-            raise UsageError(
-                f"{source} has no workspace.", remedy="Run a pipeline over it first."
-            )
+            raise UsageError(f"{source} has no workspace.", remedy="Run a pipeline over it first.")
         stamp = self.clock.now_ms()
         for suffix in ("", "-wal", "-shm"):
             path = workspace.folder / f"{LEDGER_NAME}{suffix}"

@@ -56,8 +56,11 @@ def find_job(app: App, name: str, place: Path) -> Iterator[Found]:
             finally:
                 ledger.close()
         raise UsageError(f"{name} has no job.", remedy="Run a pipeline over it first.")
-    matches = {found.row.job.key: found.source for found in all_jobs(app, place)
-               if found.row.job.key.startswith(name)}
+    matches = {
+        found.row.job.key: found.source
+        for found in all_jobs(app, place)
+        if found.row.job.key.startswith(name)
+    }
     if len(matches) != 1:
         what = f"{len(matches)} jobs have" if matches else "no job has"
         raise UsageError(

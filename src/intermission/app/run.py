@@ -90,9 +90,7 @@ def run(
         guardian.close()
         raise
     host = _Host(app, pipeline, resolve(ref), params, reporter, fresh, thorough)
-    worker = Worker(
-        guardian, app.settings, clock=app.clock, on_tick=reporter.tick, on_end=host.end
-    )
+    worker = Worker(guardian, app.settings, clock=app.clock, on_tick=reporter.tick, on_end=host.end)
     reason = worker.run(host.assignments(runs))
     return RunReport(runs, reason)
 

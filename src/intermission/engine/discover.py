@@ -44,9 +44,8 @@ def _expand(place: str, include: Sequence[str], workspace_name: str) -> Iterator
     elif path.exists():
         yield path
     elif glob.has_magic(place):
-        for match in sorted(glob.glob(place, recursive=True)):
-            if Path(match).is_file():
-                yield Path(match)
+        matches = sorted(glob.glob(place, recursive=True))  # noqa: PTH207  (takes any root)
+        yield from (Path(match) for match in matches if Path(match).is_file())
     else:
         raise SourceError(
             f"{place} does not exist.",
@@ -63,9 +62,7 @@ def _walk(root: Path, include: Sequence[str], workspace_name: str) -> Iterator[P
     for folder, folders, names in os.walk(root, onerror=fail):
         outputs = Path(folder, workspace_name, "outputs")
         folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith(".") and not (outputs / name).is_dir()
+            name for name in folders if not name.startswith(".") and not (outputs / name).is_dir()
         )
         for name in sorted(names):
             path = Path(folder, name)

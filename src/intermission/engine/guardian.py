@@ -146,7 +146,7 @@ class _Loop:
         self._slots: dict[int, int] = {}
         self._wake, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
 
     def run(self) -> None:

@@ -8,7 +8,7 @@ before the ledger may give the task to somebody else.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from intermission.engine.workspace import Workspace
@@ -46,8 +46,8 @@ class Keeper:
         *,
         lease_ttl_s: float,
         renew_every_s: float,
-        on_lost: Callable[[Held], None],
-        on_cancelled: Callable[[Held], None],
+        on_lost: Callable[[str, Held], None],
+        on_cancelled: Callable[[str, Held], None],
     ) -> None:
         self._worker = worker
         self._clock = clock
@@ -59,6 +59,7 @@ class Keeper:
         self._held: dict[str, dict[int, Held]] = {}
         self._workspaces: dict[str, Workspace] = {}
         self._ledgers: dict[str, Ledger] = {}
+        self._error: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
 
@@ -79,26 +80,31 @@ class Keeper:
             self._held.pop(name, None)
             self._workspaces.pop(name, None)
 
-    def hold(self, name: str, held: Held) -> None:
+    def hold(self, name: str, leases: Iterable[Held]) -> None:
         with self._lock:
-            self._held[name][held.task_id] = held
+            self._held[name].update((held.task_id, held) for held in leases)
 
-    def assign(self, name: str, task_id: int, slot: int) -> None:
-        """Say which slot to kill if this lease is lost."""
+    def assign(self, name: str, task_ids: Iterable[int], slot: int) -> None:
+        """Say which slot to kill if one of these leases is lost."""
         with self._lock:
-            held = self._held[name].get(task_id)
-            if held is not None:
-                held.slot = slot
+            for task_id in task_ids:
+                if task_id in self._held[name]:
+                    self._held[name][task_id].slot = slot
 
     def progress(self, name: str, task_id: int, fraction: float) -> None:
         with self._lock:
-            held = self._held[name].get(task_id)
-            if held is not None:
-                held.progress = fraction
+            if task_id in self._held[name]:
+                self._held[name][task_id].progress = fraction
 
-    def let_go(self, name: str, task_id: int) -> None:
+    def let_go(self, name: str, task_ids: Iterable[int]) -> None:
         with self._lock:
-            self._held[name].pop(task_id, None)
+            for task_id in task_ids:
+                self._held[name].pop(task_id, None)
+
+    def check(self) -> None:
+        """Raise here what ended the keeper's thread, so that the worker does not go on alone."""
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
         try:
@@ -110,6 +116,8 @@ class Keeper:
                         self._renew(name, held)
                 self._give_up()
                 self._close_unused()
+        except BaseException as e:
+            self._error = e
         finally:
             for ledger in self._ledgers.values():
                 ledger.close()
@@ -133,9 +141,9 @@ class Keeper:
             return  # asked again at the next tick; the deadlines decide how often
         for one, beat in zip(due, beats, strict=True):
             if one.task_id in answer.cancelled:
-                self._on_cancelled(one)
+                self._drop(name, one, self._on_cancelled)
             elif one.task_id in answer.lost:
-                self._drop(name, one)
+                self._drop(name, one, self._on_lost)
             else:
                 one.deadline_s = asked_at_s + self._lease_ttl_s
                 one.beat_at_s = asked_at_s
@@ -166,13 +174,13 @@ class Keeper:
                 if one.deadline_s < limit
             ]
         for name, one in late:
-            self._drop(name, one)
+            self._drop(name, one, self._on_lost)
 
-    def _drop(self, name: str, one: Held) -> None:
+    def _drop(self, name: str, one: Held, tell: Callable[[str, Held], None]) -> None:
         """A task that ended meanwhile is no longer held, and not lost either."""
         with self._lock:
             known = self._held.get(name, {}).get(one.task_id)
             if known is not one:
                 return
             del self._held[name][one.task_id]
-        self._on_lost(one)
+        tell(name, one)

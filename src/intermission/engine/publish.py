@@ -42,7 +42,10 @@ def publish(
             continue
         reached("before-publish")
         path = store.fetch(
-            file.key, scratch / "inputs" / file.sha256, size_bytes=file.size_bytes, sha256=file.sha256
+            file.key,
+            scratch / "inputs" / file.sha256,
+            size_bytes=file.size_bytes,
+            sha256=file.sha256,
         )
         stat = outputs.replace(name, path)
         store.replace(memory, json.dumps({"sha256": file.sha256, "version": stat.version}).encode())

@@ -101,4 +101,3 @@ def quarantine(store: Store, keys: Iterable[str]) -> None:
             store.move(key, f"quarantine/{uuid4().hex[:8]}/{key}")
         except NotFound:
             continue
-

@@ -108,7 +108,9 @@ def run_task(work: Work, lease: Lease, hooks: Hooks) -> Completion:
 
 def _upstream(lease: Lease) -> dict[str, str]:
     return {
-        param: together(_key(output) for output in value) if isinstance(value, tuple) else _key(value)
+        param: together(_key(output) for output in value)
+        if isinstance(value, tuple)
+        else _key(value)
         for param, value in lease.inputs.items()
     }
 
@@ -185,9 +187,7 @@ def result_text(output: Output, files: dict[str, Path]) -> str:
     return output.result or files[RESULT_NAME].read_text()
 
 
-def _keep(
-    store: Store, folder: Path, prefix: str, result: str
-) -> tuple[str, tuple[FileRef, ...]]:
+def _keep(store: Store, folder: Path, prefix: str, result: str) -> tuple[str, tuple[FileRef, ...]]:
     """Make the attempt's files durable, hashed, in the store; the result too if it is large."""
     if len(result.encode()) > RESULT_INLINE_MAX_BYTES:
         folder.mkdir(parents=True, exist_ok=True)

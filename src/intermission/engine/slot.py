@@ -44,7 +44,6 @@ from intermission.ports.store import Store
 
 FLUSH_EVERY_S = 0.02
 PROGRESS_EVERY_S = 0.5
-CANCEL = "cancel"
 MACHINE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
 )
@@ -74,6 +73,13 @@ class Batch:
     leases: list[Lease]
 
 
+@dataclass(frozen=True)
+class Cancel:
+    """Nobody wants the result of this task any more."""
+
+    task_id: int
+
+
 def main(connection: Connection) -> None:
     """Serve the worker until it closes the connection."""
     _Slot(connection).run()
@@ -85,7 +91,7 @@ class _Slot:
         self._orders: dict[str, Orders] = {}
         self._works: dict[str, Work] = {}
         self._log = _TaskLog()
-        self._cancelled = False
+        self._cancelled: int | None = None
         self._unsent: list[Outcome] = []
         self._sent_at = 0.0
         self._reported_at = 0.0
@@ -113,12 +119,15 @@ class _Slot:
         self._sent_at = time.monotonic()
 
     def _run_one(self, orders: Orders, lease: Lease) -> Outcome:
-        self._cancelled = False
         started = time.monotonic()
         try:
             self._log.begin(orders, lease)
             work = self._work(orders)
-            hooks = Hooks(self._log.logger, lambda f: self._report(lease, f), self._is_cancelled)
+            hooks = Hooks(
+                self._log.logger,
+                lambda fraction: self._report(lease, fraction),
+                lambda: self._is_cancelled(lease),
+            )
             return Finished(run_task(work, lease, hooks), time.monotonic() - started)
         except Deferred as e:
             return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)
@@ -167,12 +176,14 @@ class _Slot:
         now = time.monotonic()
         if now - self._reported_at >= PROGRESS_EVERY_S:
             self._reported_at = now
-            self._connection.send(Progressed(lease.task_id, lease.fence, fraction))
+            self._connection.send([Progressed(lease.task_id, lease.fence, fraction)])
 
-    def _is_cancelled(self) -> bool:
-        if not self._cancelled and self._connection.poll():
-            self._cancelled = self._connection.recv() == CANCEL
-        return self._cancelled
+    def _is_cancelled(self, lease: Lease) -> bool:
+        while self._cancelled != lease.task_id and self._connection.poll():
+            message = self._connection.recv()
+            if isinstance(message, Cancel):
+                self._cancelled = message.task_id
+        return self._cancelled == lease.task_id
 
 
 def _limit(orders: Orders) -> None:

@@ -37,13 +37,8 @@ def content_hash(path: Path) -> str:
 def identify(path: Path, memory: Store) -> Source:
     """The source a local file is. Hashes the file unless `memory` has its signature."""
     version = signature(path)
-    try:
-        known = json.loads(memory.read(_MEMORY_KEY))
-    except (NotFound, ValueError):
-        known = {}
-    if known.get("version") == version:
-        fingerprint = known["fingerprint"]
-    else:
+    fingerprint = _remembered(memory, version)
+    if fingerprint is None:
         fingerprint = content_hash(path)
         if signature(path) != version:
             raise SourceChanged(
@@ -54,6 +49,14 @@ def identify(path: Path, memory: Store) -> Source:
             _MEMORY_KEY, json.dumps({"version": version, "fingerprint": fingerprint}).encode()
         )
     return Source(path.resolve().as_uri(), fingerprint, path.stat().st_size, version)
+
+
+def _remembered(memory: Store, version: str) -> str | None:
+    try:
+        known: dict[str, str] = json.loads(memory.read(_MEMORY_KEY))
+        return known["fingerprint"] if known["version"] == version else None
+    except (NotFound, ValueError, KeyError, TypeError):
+        return None
 
 
 class SourceCheck:
@@ -74,4 +77,3 @@ class SourceCheck:
                 remedy="Run the same command again: the new content is a new job.",
             )
         self._good.add((found, source.fingerprint))
-

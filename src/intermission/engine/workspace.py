@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ class Workspace:
 
 
 @contextmanager
-def alive(workspace: Workspace, worker: str) -> Iterator[None]:
+def alive(workspace: Workspace, worker: str) -> Generator[None, None, None]:
     """Hold a lock that the kernel frees at this process's death, whatever kills it."""
     path = _lock_path(workspace, worker)
     path.parent.mkdir(parents=True, exist_ok=True)

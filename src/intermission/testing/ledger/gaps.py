@@ -151,9 +151,7 @@ class Gaps(Suite):
         finish(ledger, made, named["cut"], found=chunks(1))
         fail(ledger, take_one(ledger), permanent=True)
         fail(ledger, named["audio"], permanent=True)
-        assert row(ledger, made, "index").state in (X, P, TaskState.LEASED)
-        assert job_row(ledger, made).total(B) == 0
-        run(ledger, made)
+        assert row(ledger, made, "index").state is X
         assert job_row(ledger, made).state is JobState.FAILED
 
     def test_a_done_job_with_gaps_names_them(self, ledger: Ledger) -> None:

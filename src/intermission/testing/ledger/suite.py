@@ -64,8 +64,15 @@ class Suite:
         ledger.close()
 
 
-def take(ledger: Ledger, capacity: int = 100, *, worker: str = "w1", **options: Any) -> list[Lease]:
-    return ledger.claim(worker, capacity, **{"lease_ttl_s": TTL_S} | options)
+def take(
+    ledger: Ledger,
+    capacity: int = 100,
+    *,
+    worker: str = "w1",
+    lease_ttl_s: float = TTL_S,
+    **options: Any,
+) -> list[Lease]:
+    return ledger.claim(worker, capacity, lease_ttl_s=lease_ttl_s, **options)
 
 
 def take_one(ledger: Ledger, *, worker: str = "w1", **options: Any) -> Lease:

@@ -6,7 +6,7 @@ Owns the connection and its transactions. It knows nothing of jobs or tasks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -17,13 +17,17 @@ import apsw
 from intermission.errors import LedgerCorrupt, LedgerError, LedgerTooNew
 from intermission.model import JOB_TRANSITIONS, TRANSITIONS
 
+_PACKAGE = "intermission.backends.ledger.sqlite"
 APPLICATION_ID = 0x494E544D  # "INTM"
 BUSY_TIMEOUT_MS = 5000
 OLDEST_SQLITE = (3, 51, 3)
 """Older libraries can corrupt a database when two writers meet a WAL reset."""
 NETWORK_FILE_SYSTEMS = frozenset(
-    "nfs nfs4 cifs smb3 smbfs 9p afs ceph glusterfs lustre fuse.sshfs fuse.s3fs fuse.rclone "
-    "fuse.goofys fuse.mount-s3 fuse.glusterfs".split()
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"),
+        *("fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.goofys", "fuse.mount-s3"),
+        "fuse.glusterfs",
+    }
 )
 
 _REBUILD = (
@@ -67,11 +71,7 @@ def _pragma(connection: apsw.Connection, name: str, value: str, expected: Any) -
 
 
 def _migrate(connection: apsw.Connection, path: Path) -> None:
-    versions = sorted(
-        (int(entry.name[:4]), entry.read_text())
-        for entry in files(__package__).joinpath("migrations").iterdir()
-        if entry.name.endswith(".sql")
-    )
+    versions = _migrations()
     if _version(connection, path) == versions[-1][0]:
         return
     with transaction(connection, path):
@@ -83,18 +83,31 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
         _copy_transitions(connection)
 
 
-def _version(connection: apsw.Connection, path: Path) -> int:
-    """The schema version, once it is sure that this is a ledger this program understands."""
-    application = connection.execute("PRAGMA application_id").fetchall()[0][0]
-    version = connection.execute("PRAGMA user_version").fetchall()[0][0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
-    newest = max(
-        int(entry.name[:4])
-        for entry in files(__package__).joinpath("migrations").iterdir()
+def _migrations() -> list[tuple[int, str]]:
+    """(version, statements) of every migration, in order."""
+    return sorted(
+        (int(entry.name[:4]), entry.read_text())
+        for entry in files(_PACKAGE).joinpath("migrations").iterdir()
         if entry.name.endswith(".sql")
     )
+
+
+def _number(connection: apsw.Connection, sql: str) -> int:
+    ((value,),) = connection.execute(sql).fetchall()
+    assert isinstance(value, int)
+    return value
+
+
+def _version(connection: apsw.Connection, path: Path) -> int:
+    """The schema version, once it is sure that this is a ledger this program understands."""
+    application = _number(connection, "PRAGMA application_id")
+    version = _number(connection, "PRAGMA user_version")
+    tables = _number(connection, "SELECT count(*) FROM sqlite_schema")
+    newest = _migrations()[-1][0]
     if tables and application != APPLICATION_ID:
-        raise LedgerCorrupt(f"{path} is a database, but not an Intermission ledger.", remedy=_REBUILD)
+        raise LedgerCorrupt(
+            f"{path} is a database, but not an Intermission ledger.", remedy=_REBUILD
+        )
     if version > newest:
         raise LedgerTooNew(
             f"{path} has schema {version}, and this program knows up to {newest}.",
@@ -161,7 +174,7 @@ def file_system_of(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo"))
 
 
 @contextmanager
-def transaction(connection: apsw.Connection, path: Path) -> Iterator[None]:
+def transaction(connection: apsw.Connection, path: Path) -> Generator[None, None, None]:
     """BEGIN IMMEDIATE ... COMMIT, or nothing at all."""
     with translated(path):
         connection.execute("BEGIN IMMEDIATE")
@@ -175,7 +188,7 @@ def transaction(connection: apsw.Connection, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translated(path: Path) -> Generator[None, None, None]:
     """Driver errors as ledger errors, each with what to do about it."""
     try:
         yield

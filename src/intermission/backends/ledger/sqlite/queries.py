@@ -7,7 +7,7 @@ from importlib.resources import files
 
 
 def _load() -> dict[str, str]:
-    text = files(__package__).joinpath("queries.sql").read_text()
+    text = files("intermission.backends.ledger.sqlite").joinpath("queries.sql").read_text()
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], (sql.strip() for sql in parts[2::2]), strict=True))
 

@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 from intermission.backends.ledger.sqlite.connection import connect, translated
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.model import (
@@ -31,7 +29,7 @@ _TASK = (
     "FROM tasks AS t "
 )
 
-Inputs = dict[str, Output | None | tuple[Output | None, ...]]
+Inputs = dict[str, Output | tuple[Output | None, ...] | None]
 
 
 class Reads:
@@ -40,7 +38,8 @@ class Reads:
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self.path = path
         self._clock: Clock = clock or SystemClock()
-        self._db: apsw.Connection = connect(path)
+        # Typed loosely: the driver's stubs make every column a union of all SQL types.
+        self._db: Any = connect(path)
         self._jobs: dict[int, Job] = {}
 
     def close(self) -> None:

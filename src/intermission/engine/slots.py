@@ -1,0 +1,130 @@
+"""The worker's slots: starting them, handing them batches, hearing from them, killing them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from intermission.engine.guardian import Guardian
+from intermission.engine.outcome import Outcome, Progressed
+from intermission.engine.slot import Batch, Cancel, Orders
+from intermission.model import Lease
+
+
+@dataclass
+class Slot:
+    """One child process, as its worker sees it."""
+
+    no: int
+    connection: Connection
+    orders: str = ""
+    """The name of the orders its batch runs under."""
+    batch: dict[int, Lease] = field(default_factory=dict[int, Lease])
+    """What it was given and has not answered for, by task."""
+    started_s: float = 0.0
+    deadline_s: float | None = None
+    verdict: str = ""
+    """Why the worker is about to kill it; its leases then go back instead of counting."""
+    killed: bool = False
+    known: set[str] = field(default_factory=set[str])
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.batch)
+
+    @property
+    def first(self) -> Lease:
+        """The task it is running, or about to."""
+        return next(iter(self.batch.values()))
+
+    def answered(self, task_id: int) -> Lease | None:
+        """Take a task off the batch; None if it is not on it."""
+        lease = self.batch.pop(task_id, None)
+        if not self.batch and not self.killed:
+            self.verdict, self.deadline_s = "", None
+        return lease
+
+    def cancel(self, task_id: int) -> None:
+        with suppress(OSError):
+            self.connection.send(Cancel(task_id))
+
+
+class Slots:
+    """Up to `limit` slots, forked by the guardian when they are first needed."""
+
+    def __init__(self, guardian: Guardian, limit: int) -> None:
+        self._guardian = guardian
+        self._limit = limit
+        self._slots: dict[int, Slot] = {}
+        self._next = 0
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(list(self._slots.values()))
+
+    def get(self, no: int | None) -> Slot | None:
+        return None if no is None else self._slots.get(no)
+
+    @property
+    def idle(self) -> int:
+        """How many more batches could be handed out now."""
+        return self._limit - sum(slot.busy or slot.killed for slot in self._slots.values())
+
+    @property
+    def busy(self) -> bool:
+        return any(slot.busy for slot in self._slots.values())
+
+    def take(self) -> Slot:
+        """An idle slot, a new one if there is none."""
+        for slot in self._slots.values():
+            if not slot.busy and not slot.killed:
+                return slot
+        slot = Slot(self._next, self._guardian.spawn(self._next))
+        self._next += 1
+        self._slots[slot.no] = slot
+        return slot
+
+    def send(self, slot: Slot, orders: Orders, leases: list[Lease], now_s: float) -> None:
+        """Hand a batch to a slot. If it is dead by now, its end will be reported."""
+        timeout_s = orders.job.step(leases[0].step).timeout_s
+        slot.orders = orders.name
+        slot.batch = {lease.task_id: lease for lease in leases}
+        slot.started_s = now_s
+        slot.deadline_s = None if timeout_s is None else now_s + timeout_s
+        with suppress(BrokenPipeError, ConnectionResetError):
+            if orders.name not in slot.known:
+                slot.connection.send(orders)
+                slot.known.add(orders.name)
+            slot.connection.send(Batch(orders.name, leases))
+
+    def hear(self, slot: Slot) -> list[Outcome | Progressed]:
+        """Everything a slot has said so far."""
+        said: list[Outcome | Progressed] = []
+        with suppress(EOFError, OSError):  # the guardian will say how it ended
+            while slot.connection.poll():
+                said += slot.connection.recv()
+        return said
+
+    def kill(self, slot: Slot, verdict: str) -> None:
+        if not slot.killed:
+            slot.verdict, slot.killed, slot.deadline_s = verdict, True, None
+            self._guardian.kill(slot.no)
+
+    def kill_now(self, no: int) -> None:
+        """For another thread: kill without touching the books; the end will be reported."""
+        self._guardian.kill(no)
+
+    def ended(self) -> list[tuple[Slot, str]]:
+        """Slots that ended since last asked, each with how it ended."""
+        return [(self._slots.pop(no), _how(status)) for no, status in self._guardian.ended()]
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        hint = " (out of memory?)" if number == signal.SIGKILL else ""
+        return f"the slot was killed by {signal.Signals(number).name}{hint}"
+    return f"the slot exited with status {os.WEXITSTATUS(status)}"

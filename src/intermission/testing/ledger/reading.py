@@ -1,0 +1,175 @@
+"""The contract: what the reads show."""
+
+from __future__ import annotations
+
+from intermission.model import Completion, JobState, Output, TaskState
+from intermission.testing.jobs import chunks, completion, fan_job, job, line_job, step, submit
+from intermission.testing.ledger.history import all_events
+from intermission.testing.ledger.suite import (
+    FakeClock,
+    Ledger,
+    OpenLedger,
+    Suite,
+    fail,
+    finish,
+    job_row,
+    planned,
+    row,
+    run,
+    take,
+    take_one,
+)
+
+
+class Reading(Suite):
+    def test_jobs_newest_first_by_prefix(self, ledger: Ledger, clock: FakeClock) -> None:
+        for key in ("ab1", "ab2", "a%", "cd"):
+            submit(ledger, line_job(key=key))
+            clock.jump_wall(-3600)  # the order is that of submission, whatever the clock said
+        assert [shown.job.key for shown in ledger.jobs()] == ["cd", "a%", "ab2", "ab1"]
+        assert [shown.job.key for shown in ledger.jobs("ab")] == ["ab2", "ab1"]
+        assert [shown.job.key for shown in ledger.jobs("a%")] == ["a%"]
+        assert [shown.job.key for shown in ledger.jobs("a_")] == []
+
+    def test_a_job_comes_back_as_it_was_submitted(self, ledger: Ledger) -> None:
+        made = job(
+            step("a", needs="gpu", timeout_s=1.5, retry_delays_s=(1.0, 2.0), params=("x",)),
+            step("b", one=["a"], concurrency=2, light=True, publish="{index}.txt"),
+            priority=-3,
+        )
+        submit(ledger, made)
+        assert job_row(ledger, made).job == made
+
+    def test_jobs_count_their_tasks(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 4)
+        first, second, _ = take(ledger, 3)
+        finish(ledger, made, first)
+        fail(ledger, second, delay_s=5)
+        shown = job_row(ledger, made)
+        assert shown.total() == 6
+        assert shown.total(TaskState.DONE) == 2
+        assert shown.counts["hear"][TaskState.RETRYING] == 1
+        assert shown.total(TaskState.LEASED, TaskState.PENDING) == 2
+
+    def test_a_job_says_when_it_changed(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = submit(ledger, line_job())
+        created_ms = clock.now_ms()
+        clock.advance(5)
+        ledger.cancel(made.key, reason="no")
+        shown = job_row(ledger, made)
+        assert (shown.created_ms, shown.updated_ms) == (created_ms, clock.now_ms())
+
+    def test_tasks_by_state_and_step(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 3)
+        take(ledger, 2)
+        names = [task.name for task in ledger.tasks(made.key)]
+        assert names == ["cut", "hear[0]", "hear[1]", "hear[2]", "join"]
+        leased = ledger.tasks(made.key, states={TaskState.LEASED})
+        assert [task.name for task in leased] == ["hear[0]", "hear[1]"]
+        waiting = ledger.tasks(made.key, states=[TaskState.PENDING, TaskState.BLOCKED])
+        assert [task.name for task in waiting] == ["hear[2]", "join"]
+        of_step = ledger.tasks(made.key, step="hear", states=[TaskState.PENDING])
+        assert [task.name for task in of_step] == ["hear[2]"]
+        assert [task.name for task in ledger.tasks(made.key, step="join")] == ["join"]
+
+    def test_receipts_are_those_of_done_tasks_with_artifacts(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 4)
+        with_files, without, light, held = take(ledger)
+        done = completion(ledger, made, with_files, files=2)
+        ledger.complete([done, completion(ledger, made, without)])
+        ledger.complete([Completion(light.task_id, light.fence, "1")])
+        assert done.receipt is not None
+        expected = [
+            (row(ledger, made, "hear[0]"), Output(with_files.key, done.result, done.receipt.files))
+        ]
+        assert list(ledger.receipts(made.key)) == expected
+        ledger.spoil([with_files.task_id], reason="gone")
+        assert list(ledger.receipts(made.key)) == []
+        finish(ledger, made, held, files=1)
+        assert [task.name for task, _ in ledger.receipts(made.key)] == ["hear[3]"]
+
+    def test_outputs_in_chunk_order(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 12)
+        leases = take(ledger)
+        finish(ledger, made, *reversed(leases[1:]))
+        outputs = ledger.outputs(made.key, "hear")
+        assert [output and output.task_key for output in outputs] == [
+            None,
+            *(lease.key for lease in leases[1:]),
+        ]
+        assert ledger.outputs(made.key, "join") == [None]
+
+    def test_unknown_jobs(self, ledger: Ledger) -> None:
+        submit(ledger, line_job())
+        assert ledger.jobs("nobody") == []
+        assert list(ledger.tasks("nobody")) == []
+        assert list(ledger.tasks("nobody", step="fetch")) == []
+        assert list(ledger.receipts("nobody")) == []
+        assert ledger.outputs("nobody", "fetch") == []
+        assert ledger.retry("nobody") == 0
+        assert not ledger.cancel("nobody", reason="no")
+        assert not ledger.forget("nobody")
+        assert not ledger.mark("nobody", JobState.RUNNING)
+        assert ledger.deferred("nothing") is None
+
+    def test_events_tell_who_did_what(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = planned(ledger, fan_job(), 1)
+        clock.advance(1)
+        lease = take_one(ledger, worker="w9")
+        claimed = ledger.events(limit=100)[-1]
+        assert (claimed.job_key, claimed.task, claimed.task_id) == (
+            made.key,
+            "hear[0]",
+            lease.task_id,
+        )
+        assert (claimed.was, claimed.now, claimed.fence) == ("pending", "leased", lease.fence)
+        assert (claimed.worker, claimed.at_ms) == ("w9", clock.now_ms())
+        fail(ledger, lease, permanent=True, message="no sound")
+        failed = next(e for e in ledger.events() if e.now == "failed" and e.task_id)
+        assert (failed.was, failed.message, failed.fence) == ("leased", "no sound", lease.fence)
+
+    def test_events_are_read_by_cursor(self, ledger: Ledger, open_ledger: OpenLedger) -> None:
+        made = submit(ledger, fan_job())
+        run(ledger, made)
+        everything = ledger.events()
+        assert len(everything) > 10
+        assert [event.seq for event in everything] == sorted({event.seq for event in everything})
+        paged = [*ledger.events(limit=4), *ledger.events(everything[3].seq, limit=1000)]
+        assert paged == everything
+        assert ledger.events(everything[-1].seq) == []
+        assert ledger.events(0, limit=3) == everything[:3]
+        other = open_ledger()
+        assert list(all_events(other)) == everything
+        other.close()
+
+    def test_a_whole_job_in_events(self, ledger: Ledger) -> None:
+        made = submit(ledger, fan_job())
+        run(ledger, made, found=chunks(1))
+        told = [(event.task or "job", event.was, event.now) for event in ledger.events()]
+        assert sorted(told, key=str) == sorted(
+            [
+                ("job", None, "pending"),
+                ("job", "pending", "running"),
+                ("cut", "pending", "leased"),
+                ("cut", "leased", "done"),
+                ("hear[0]", "pending", "leased"),
+                ("hear[0]", "leased", "done"),
+                ("join", "blocked", "pending"),
+                ("join", "pending", "leased"),
+                ("join", "leased", "done"),
+                ("job", "running", "done"),
+            ],
+            key=str,
+        )
+        assert told[-1] == ("job", "running", "done")
+
+    def test_held_leases_outlive_a_connection(
+        self, ledger: Ledger, open_ledger: OpenLedger
+    ) -> None:
+        made = submit(ledger, line_job())
+        mine = open_ledger()
+        lease = take_one(mine)
+        mine.close()
+        assert take(ledger) == []
+        assert ledger.workers() == ["w1"]
+        assert finish(ledger, made, lease) == [True]
