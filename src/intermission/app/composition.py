@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,14 +15,21 @@ from intermission.engine.discover import find_sources, find_workspaces
 from intermission.engine.gc import Swept, collect
 from intermission.engine.plan import Plans, chunks, expand, make_job, plan_steps
 from intermission.engine.rebuild import adopt_all, rebuild, remember_job
-from intermission.engine.receipt import find, quarantine, receipt_key
+from intermission.engine.receipt import peek, quarantine, receipt_key
 from intermission.engine.record import output_text
 from intermission.engine.source import identify
 from intermission.engine.verify import verify
 from intermission.engine.why import forecast
-from intermission.engine.workspace import Workspace
-from intermission.errors import AlreadyExists, LedgerError, UsageError, fault_from_os
-from intermission.model import Job, JobState, Output, Receipt, Task, TaskState
+from intermission.engine.worker import worker_name
+from intermission.engine.workspace import Workspace, alive, dead, living
+from intermission.errors import (
+    AlreadyExists,
+    CorruptArtifact,
+    LedgerError,
+    UsageError,
+    fault_from_os,
+)
+from intermission.model import Job, JobState, Output, Task, TaskState
 from intermission.pipeline import Pipeline
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.ledger import Ledger
@@ -89,20 +97,27 @@ class App:
         *,
         fresh: bool = False,
         thorough: bool = False,
+        expected: str | None = None,
     ) -> Submission:
         """Put the job for a source into its ledger, or find it there, and look at its receipts.
 
-        A job that had ended in failure starts again: the same command always continues.
+        A job that had ended in failure starts again: the same command always continues. With
+        `expected`, only if it is the job with that key.
         """
         workspace = self.workspace(path, pipeline.output)
         store = workspace.open_store()
         store.self_test()
         job = make_job(pipeline, ref, identify(path, store), params)
+        if expected not in (None, job.key):
+            raise UsageError(
+                f"{pipeline.name} over {path} is no longer job {expected[:10]}.",
+                remedy="The source or the pipeline changed since: `intermission run` it anew.",
+            )
         ledger = workspace.open_ledger()
         scratch = workspace.folder / "scratch"
         try:
             if fresh:
-                _start_over(ledger, store, job, scratch)
+                _start_over(ledger, store, job, workspace)
             remember_job(store, job)
             if not ledger.submit(job, expand(job, {})):
                 verify(ledger, store, job, scratch, self.clock, thorough=thorough)
@@ -117,30 +132,17 @@ class App:
 
     def forecast(
         self, pipeline: Pipeline, ref: str, path: Path, params: Mapping[str, Any]
-    ) -> Iterator[tuple[Task, Receipt | None, str]]:
-        """What a run would do with a source, as far as its finished plans tell."""
+    ) -> tuple[Job, Iterator[tuple[Task, bool, str]]]:
+        """The job of a source, and what a run would do with the tasks that can be named now.
+
+        Nothing is changed: a source that has no workspace gets none.
+        """
         workspace = self.workspace(path)
         store = workspace.open_store()
-        job = make_job(pipeline, ref, identify(path, store), params)
-        yield from forecast(store, job, self._plans(store, job, workspace.folder / "scratch"))
-
-    def _plans(self, store: Store, job: Job, scratch: Path) -> Plans:
-        """The chunks of every plan that has a receipt, following plans that hang on plans."""
-        plans: dict[str, list[str]] = {}
-        while True:
-            named = {task.step: task.key for task in expand(job, plans)}
-            receipts = {
-                spec.name: receipt
-                for spec in plan_steps(job)
-                if spec.name in named
-                and spec.name not in plans
-                and (receipt := find(store, spec.name, named[spec.name]))
-            }
-            if not receipts:
-                return plans
-            for name, receipt in receipts.items():
-                output = Output(receipt.task_key, receipt.result, receipt.files)
-                plans[name] = chunks(output_text(store, output, scratch))
+        job = make_job(pipeline, ref, identify(path, store, remember=False), params)
+        light = _light_outputs(workspace, job)
+        plans = _known_plans(store, job, workspace.folder / "scratch", light)
+        return job, forecast(store, job, plans, light)
 
     def workspaces(self, place: Path) -> Iterator[tuple[Path, Workspace]]:
         """(source, workspace) of every workspace at or below a place."""
@@ -153,14 +155,22 @@ class App:
         workspace = self.workspace(source)
         if not workspace.folder.is_dir():
             raise UsageError(f"{source} has no workspace.", remedy="Run a pipeline over it first.")
+        if workers := living(workspace):
+            raise UsageError(
+                f"a worker is at work in {workspace.folder}: {', '.join(workers)}.",
+                remedy="Interrupt it first; progress is saved.",
+            )
         stamp = self.clock.now_ms()
         for suffix in ("", "-wal", "-shm"):
             path = workspace.folder / f"{LEDGER_NAME}{suffix}"
             if path.exists():
                 path.rename(workspace.folder / f"{LEDGER_NAME}.{stamp}.old{suffix}")
         ledger = workspace.open_ledger()
+        worker = worker_name()
         try:
-            return rebuild(ledger, workspace.open_store(), workspace.folder / "scratch")
+            with alive(workspace, worker):
+                scratch = workspace.folder / "scratch"
+                return rebuild(ledger, workspace.open_store(), scratch, worker)
         finally:
             ledger.close()
 
@@ -181,10 +191,47 @@ def _open_ledger(path: Path) -> Ledger:
     return SqliteLedger(path)
 
 
-def _start_over(ledger: Ledger, store: Store, job: Job, scratch: Path) -> None:
+def _light_outputs(workspace: Workspace, job: Job) -> dict[str, Output]:
+    """By key, the results of a job's light tasks, which are in its ledger alone."""
+    steps = [spec.name for spec in job.steps if spec.light]
+    if not steps or not (workspace.folder / LEDGER_NAME).exists():
+        return {}
+    ledger = workspace.open_ledger()
+    try:
+        outputs = (output for step in steps for output in ledger.outputs(job.key, step))
+        return {output.task_key: output for output in outputs if output is not None}
+    finally:
+        ledger.close()
+
+
+def _known_plans(store: Store, job: Job, scratch: Path, light: Mapping[str, Output]) -> Plans:
+    """The chunks of every plan that is done, following plans that hang on plans."""
+    plans: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    while True:
+        named = {task.step: task.key for task in expand(job, plans)}
+        new = [spec for spec in plan_steps(job) if spec.name in named and spec.name not in seen]
+        if not new:
+            return plans
+        for spec in new:
+            seen.add(spec.name)
+            output = light.get(named[spec.name])
+            receipt = None if spec.light else peek(store, spec.name, named[spec.name])
+            if receipt is not None:
+                output = Output(receipt.task_key, receipt.result, receipt.files)
+            if output is not None:
+                with suppress(CorruptArtifact):  # then the plan has to run again
+                    plans[spec.name] = chunks(output_text(store, output, scratch))
+
+
+def _start_over(ledger: Ledger, store: Store, job: Job, workspace: Workspace) -> None:
     """Put everything finished of a job into quarantine and forget the job."""
-    ledger.submit(job, expand(job, {}))
-    adopt_all(ledger, store, job, scratch)  # so that the plans' tasks are known
+    worker = worker_name()
+    with alive(workspace, worker):
+        ledger.rescue(dead(workspace, ledger.workers()))
+        ledger.submit(job, expand(job, {}))
+        scratch = workspace.folder / "scratch"
+        adopt_all(ledger, store, job, scratch, worker)  # so that the plans' tasks are known
     keys = [receipt_key(row.step, row.key) for row in ledger.tasks(job.key)]
     if not ledger.forget(job.key):
         raise UsageError(

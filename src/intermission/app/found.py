@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from intermission.app.composition import LEDGER_NAME, App
 from intermission.engine.workspace import Workspace
-from intermission.errors import UsageError
+from intermission.errors import LedgerError, UsageError
 from intermission.model import JobRow, TaskRow
 from intermission.ports.ledger import Ledger
 
@@ -27,12 +27,21 @@ class Found:
     row: JobRow
 
 
-def all_jobs(app: App, place: Path) -> Iterator[Found]:
-    """Every job at or below a place. Each one's ledger is open until the next is asked for."""
+def all_jobs(
+    app: App, place: Path, on_fault: Callable[[Path, LedgerError], None]
+) -> Iterator[Found]:
+    """Every job at or below a place. Each one's ledger is open until the next is asked for.
+
+    A ledger that cannot be read is told to `on_fault`, and hides no other.
+    """
     for source, workspace in app.workspaces(place):
         if not (workspace.folder / LEDGER_NAME).exists():
             continue
-        ledger = workspace.open_ledger()
+        try:
+            ledger = workspace.open_ledger()
+        except LedgerError as e:
+            on_fault(source, e)
+            continue
         try:
             for row in ledger.jobs():
                 yield Found(source, workspace, ledger, row)
@@ -43,38 +52,47 @@ def all_jobs(app: App, place: Path) -> Iterator[Found]:
 @contextmanager
 def find_job(app: App, name: str, place: Path) -> Iterator[Found]:
     """The job of a source (its newest), or the one whose key begins with `name`."""
-    path = Path(name)
-    if path.is_file():
-        workspace = app.workspace(path.resolve())
-        if (workspace.folder / LEDGER_NAME).exists():
-            ledger = workspace.open_ledger()
-            try:
-                rows = ledger.jobs()
-                if rows:
-                    yield Found(path.resolve(), workspace, ledger, rows[0])
-                    return
-            finally:
-                ledger.close()
-        raise UsageError(f"{name} has no job.", remedy="Run a pipeline over it first.")
-    matches = {
-        found.row.job.key: found.source
-        for found in all_jobs(app, place)
-        if found.row.job.key.startswith(name)
-    }
-    if len(matches) != 1:
-        what = f"{len(matches)} jobs have" if matches else "no job has"
-        raise UsageError(
-            f"{what} a key that begins with {name!r} below {place}.",
-            remedy="`intermission ls` lists the jobs; a source's path names its newest.",
-        )
-    ((key, source),) = matches.items()
+    source = Path(name).resolve()
+    key = ""
+    if not source.is_file() and not app.workspace(source).folder.is_dir():
+        source, key = _by_key(app, name, place)
     workspace = app.workspace(source)
+    if not (workspace.folder / LEDGER_NAME).exists():
+        raise UsageError(f"{name} has no job.", remedy="Run a pipeline over it first.")
     ledger = workspace.open_ledger()
     try:
-        (row,) = ledger.jobs(key)
-        yield Found(source, workspace, ledger, row)
+        rows = ledger.jobs(key)
+        if not rows:
+            raise UsageError(f"{name} has no job.", remedy="Run a pipeline over it first.")
+        yield Found(source, workspace, ledger, rows[0])
     finally:
         ledger.close()
+
+
+def _by_key(app: App, name: str, place: Path) -> tuple[Path, str]:
+    """The source and the whole key of the one job whose key begins with `name`."""
+    faults: list[LedgerError] = []
+    matches = [
+        (found.source, found.row.job.key)
+        for found in all_jobs(app, place, lambda _, e: faults.append(e))
+        if found.row.job.key.startswith(name)
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches and faults:
+        raise faults[0]
+    if len({key for _, key in matches}) == 1:
+        raise UsageError(
+            f"{len(matches)} sources have the job {name!r}, because their content is the same: "
+            f"{', '.join(str(source) for source, _ in matches)}.",
+            remedy="Name the source instead of the key.",
+        )
+    what = f"{len(matches)} jobs have" if matches else "no job has"
+    raise UsageError(
+        f"{what} a key that begins with {name!r} at or below {place.resolve()}, "
+        "and no source of that name has a workspace.",
+        remedy="`intermission ls` lists the jobs; --in says where to look.",
+    )
 
 
 def find_task(found: Found, name: str) -> TaskRow:

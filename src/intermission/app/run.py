@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,11 +14,13 @@ from intermission.engine.guardian import Guardian
 from intermission.engine.publish import publish
 from intermission.engine.tally import Tally
 from intermission.engine.worker import Assignment, Worker
-from intermission.errors import IntermissionError
-from intermission.model import Job, JobRow, JobState
+from intermission.errors import EnvironmentFault, IntermissionError
+from intermission.model import FINISHED, Job, JobRow, JobState, TaskRow, TaskState
 from intermission.pipeline import Pipeline, load
 from intermission.pipeline.load import resolve
 from intermission.ports.ledger import Ledger
+
+FAILURES_SHOWN = 5
 
 
 @dataclass
@@ -31,6 +34,8 @@ class SourceRun:
     reused: int = 0
     tally: Tally = field(default_factory=Tally)
     outputs: list[Path] = field(default_factory=list[Path])
+    failures: list[TaskRow] = field(default_factory=list[TaskRow])
+    """The first tasks that failed for good."""
     error: IntermissionError | None = None
     ledger: Ledger | None = None
     """Open while the source is being worked on."""
@@ -57,8 +62,12 @@ class Reporter(Protocol):
         """Something may have changed; called many times a second."""
         ...
 
+    def draining(self, reason: str) -> None:
+        """The worker was asked to stop, and finishes what can finish in time."""
+        ...
+
     def closed(self, run: SourceRun) -> None:
-        """A source has come to its end, one way or another."""
+        """A source has come to its end, one way or another; its ledger is open a last time."""
         ...
 
 
@@ -79,8 +88,12 @@ def run(
     include: Sequence[str] = (),
     fresh: bool = False,
     thorough: bool = False,
+    expected: str | None = None,
 ) -> RunReport:
-    """Run a pipeline over sources to its end, or to an interruption."""
+    """Run a pipeline over sources to its end, or to an interruption.
+
+    With `expected`, only if the job is the one with that key.
+    """
     guardian = Guardian(slot.main)  # before anything opens a ledger or starts a thread
     try:
         pipeline = load(ref)
@@ -89,8 +102,14 @@ def run(
     except BaseException:
         guardian.close()
         raise
-    host = _Host(app, pipeline, resolve(ref), params, reporter, fresh, thorough)
-    worker = Worker(guardian, app.settings, clock=app.clock, on_tick=reporter.tick, on_end=host.end)
+    host = _Host(app, pipeline, resolve(ref), params, reporter, fresh, thorough, expected)
+    worker = Worker(
+        guardian,
+        app.settings,
+        clock=app.clock,
+        on_tick=lambda: host.tick(worker),
+        on_end=host.end,
+    )
     reason = worker.run(host.assignments(runs))
     return RunReport(runs, reason)
 
@@ -106,6 +125,8 @@ class _Host:
     reporter: Reporter
     fresh: bool
     thorough: bool
+    expected: str | None
+    _drain_told: bool = False
     _open: dict[str, tuple[SourceRun, Submission]] = field(
         default_factory=dict[str, tuple[SourceRun, Submission]]
     )
@@ -120,13 +141,19 @@ class _Host:
                     self.params,
                     fresh=self.fresh,
                     thorough=self.thorough,
+                    expected=self.expected,
                 )
             except IntermissionError as e:
                 run.error = e
                 self.reporter.closed(run)
                 continue
             run.job, run.ledger, run.reused = submission.job, submission.ledger, submission.reused
-            run.look()
+            run.error = self._unable(run.look())
+            if run.error is not None:
+                self.reporter.closed(run)
+                run.ledger = None
+                submission.ledger.close()
+                continue
             assignment = Assignment(
                 workspace=submission.workspace,
                 job=submission.job,
@@ -147,8 +174,33 @@ class _Host:
                 run.outputs = _publish_all(submission)
         except IntermissionError as e:
             run.error = e
-        run.ledger = None
+        failed = submission.ledger.tasks(submission.job.key, states=[TaskState.FAILED])
+        run.failures = list(islice(failed, FAILURES_SHOWN))
         self.reporter.closed(run)
+        run.ledger = None
+
+    def tick(self, worker: Worker) -> None:
+        if worker.drain_reason is not None and not self._drain_told:
+            self._drain_told = True
+            self.reporter.draining(worker.drain_reason)
+        self.reporter.tick()
+
+    def _unable(self, row: JobRow | None) -> EnvironmentFault | None:
+        """Why this worker could never finish a job: nobody would ever claim some of it."""
+        if row is None or row.state is JobState.DONE:
+            return None
+        for spec in row.job.steps:
+            if spec.needs is None or spec.needs in self.app.settings.can:
+                continue
+            counts = row.counts.get(spec.name, {})
+            planned = spec.plan is not None and TaskState.DONE in row.counts.get(spec.plan, {})
+            if counts.keys() - FINISHED or not (counts or planned):
+                return EnvironmentFault(
+                    f"step {spec.name} needs {spec.needs!r}, which no worker here offers.",
+                    remedy=f"If this machine has it, say so with --can {spec.needs}; otherwise "
+                    "run the same command where it is.",
+                )
+        return None
 
 
 def _publish_all(submission: Submission) -> list[Path]:

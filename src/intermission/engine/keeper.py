@@ -109,18 +109,22 @@ class Keeper:
     def _run(self) -> None:
         try:
             while not self._stop.wait(min(TICK_S, self._renew_every_s)):
-                with self._lock:
-                    work = {name: self._due(held) for name, held in self._held.items()}
-                for name, held in work.items():
-                    if held:
-                        self._renew(name, held)
-                self._give_up()
-                self._close_unused()
+                self.tick()
         except BaseException as e:
             self._error = e
         finally:
             for ledger in self._ledgers.values():
                 ledger.close()
+
+    def tick(self) -> None:
+        """Renew what is due and give up what could not be renewed; the thread's one round."""
+        with self._lock:
+            work = {name: self._due(held) for name, held in self._held.items()}
+        for name, held in work.items():
+            if held:
+                self._renew(name, held)
+        self._give_up()
+        self._close_unused()
 
     def _due(self, held: dict[int, Held]) -> list[Held]:
         now = self._clock.monotonic_s()

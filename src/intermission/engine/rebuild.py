@@ -13,7 +13,6 @@ from intermission.model import Completion, Job, Lease
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 
-_WORKER = "rebuild"
 _BATCH = 256
 _TTL_S = 3600.0
 
@@ -33,7 +32,9 @@ def remembered_jobs(store: Store) -> Iterator[Job]:
         yield Job.from_json(store.read(stat.key).decode())
 
 
-def rebuild(ledger: Ledger, store: Store, scratch: Path) -> dict[str, tuple[int, int]]:
+def rebuild(
+    ledger: Ledger, store: Store, scratch: Path, worker: str
+) -> dict[str, tuple[int, int]]:
     """Submit every remembered job and adopt every receipt; nothing is run.
 
     By job: how many tasks were adopted, and how many are known.
@@ -41,18 +42,21 @@ def rebuild(ledger: Ledger, store: Store, scratch: Path) -> dict[str, tuple[int,
     found: dict[str, tuple[int, int]] = {}
     for job in remembered_jobs(store):
         ledger.submit(job, expand(job, {}))
-        adopted = adopt_all(ledger, store, job, scratch)
+        adopted = adopt_all(ledger, store, job, scratch, worker)
         (row,) = ledger.jobs(job.key)
         found[job.key] = (adopted, row.total())
     return found
 
 
-def adopt_all(ledger: Ledger, store: Store, job: Job, scratch: Path) -> int:
-    """Complete every claimable task of a job that has a sound receipt. How many."""
+def adopt_all(ledger: Ledger, store: Store, job: Job, scratch: Path, worker: str) -> int:
+    """Complete every claimable task of a job that has a sound receipt. How many.
+
+    `worker` must be alive in the workspace, so that its leases end with it.
+    """
     unfinished: list[tuple[int, int]] = []
     adopted = 0
     can = {spec.needs for spec in job.steps if spec.needs is not None}
-    while leases := ledger.claim(_WORKER, _BATCH, lease_ttl_s=_TTL_S, can=can, jobs=[job.key]):
+    while leases := ledger.claim(worker, _BATCH, lease_ttl_s=_TTL_S, can=can, jobs=[job.key]):
         done: list[tuple[Lease, Completion]] = []
         for lease in leases:
             light = job.step(lease.step).light

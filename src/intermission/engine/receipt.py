@@ -51,14 +51,26 @@ def find(store: Store, step: str, task_key: str) -> Receipt | None:
         data = store.read(key)
     except NotFound:
         return None
+    receipt = _parse(data, step, task_key)
+    if receipt is None:
+        quarantine(store, [key])
+    return receipt
+
+
+def peek(store: Store, step: str, task_key: str) -> Receipt | None:
+    """The standing receipt of a task, for those who only look: nothing is changed."""
+    try:
+        return _parse(store.read(receipt_key(step, task_key)), step, task_key)
+    except NotFound:
+        return None
+
+
+def _parse(data: bytes, step: str, task_key: str) -> Receipt | None:
     try:
         receipt = Receipt.from_json(data)
     except (ValueError, TypeError, KeyError):
-        receipt = None
-    if receipt is None or receipt.task_key != task_key or receipt.step != step:
-        quarantine(store, [key])
         return None
-    return receipt
+    return receipt if (receipt.step, receipt.task_key) == (step, task_key) else None
 
 
 def adopt(store: Store, step: str, task_key: str, scratch: Path) -> Receipt | None:
@@ -74,7 +86,15 @@ def adopt(store: Store, step: str, task_key: str, scratch: Path) -> Receipt | No
     except CorruptArtifact as e:
         quarantine(store, [receipt_key(step, task_key), e.key])
         return None
+    _settle(store, receipt_key(step, task_key))
     return receipt
+
+
+def _settle(store: Store, key: str) -> None:
+    """Its writer may have been killed before the last sync: what is adopted must be durable."""
+    path = store.local_path(key)
+    if path is not None:
+        store.create(key, path)
 
 
 def fetch_files(store: Store, output: Output, scratch: Path) -> dict[str, Path]:

@@ -34,8 +34,11 @@ def content_hash(path: Path) -> str:
         ) from e
 
 
-def identify(path: Path, memory: Store) -> Source:
-    """The source a local file is. Hashes the file unless `memory` has its signature."""
+def identify(path: Path, memory: Store, *, remember: bool = True) -> Source:
+    """The source a local file is. Hashes the file unless `memory` has its signature.
+
+    Without `remember`, `memory` is only read.
+    """
     version = signature(path)
     fingerprint = _remembered(memory, version)
     if fingerprint is None:
@@ -45,9 +48,9 @@ def identify(path: Path, memory: Store) -> Source:
                 f"{path} was written to while it was being read.",
                 remedy="Wait until it is complete, then run the same command again.",
             )
-        memory.replace(
-            _MEMORY_KEY, json.dumps({"version": version, "fingerprint": fingerprint}).encode()
-        )
+        if remember:
+            known = {"version": version, "fingerprint": fingerprint}
+            memory.replace(_MEMORY_KEY, json.dumps(known).encode())
     return Source(path.resolve().as_uri(), fingerprint, path.stat().st_size, version)
 
 

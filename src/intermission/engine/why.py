@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from intermission.engine.plan import Keys, Plans, expand, parts
-from intermission.engine.receipt import find
+from intermission.engine.receipt import peek
 from intermission.errors import NotFound
 from intermission.model import Job, Receipt, Task
 from intermission.ports.store import Store
@@ -47,19 +47,37 @@ def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def forecast(store: Store, job: Job, plans: Plans) -> Iterator[tuple[Task, Receipt | None, str]]:
-    """Every task that can be named now, the receipt it would reuse, or why it would run."""
+def forecast(
+    store: Store, job: Job, plans: Plans, light_done: Collection[str] = ()
+) -> Iterator[tuple[Task, bool, str]]:
+    """Every task that can be named now, whether it would be reused, and why. Changes nothing.
+
+    `light_done` has the keys of the light tasks that the ledger knows as done.
+    """
     keys = Keys(job, plans)
     known: dict[str, list[Receipt]] = {}
     for task in expand(job, plans):
         spec = job.step(task.step)
-        receipt = None if spec.light else find(store, task.step, task.key)
-        if receipt is not None:
-            yield task, receipt, f"reused: receipt of attempt {receipt.attempt}"
-        elif spec.light:
-            yield task, None, "a light step keeps no receipt"
-        else:
+        if spec.light:
+            done = task.key in light_done
+            yield task, done, "the ledger has its result" if done else "a light step not done yet"
+            continue
+        receipt = peek(store, task.step, task.key)
+        if receipt is None:
             if task.step not in known:
                 known[task.step] = receipts_of(store, task.step)
             now = parts(job, spec, keys.upstream(spec, task.chunk))
-            yield task, None, reason(task.key, task.chunk, now, known[task.step])
+            yield task, False, reason(task.key, task.chunk, now, known[task.step])
+        elif lost := lost_file(store, receipt):
+            yield task, False, f"its artifact {lost} is missing or altered"
+        else:
+            yield task, True, f"the receipt of attempt {receipt.attempt} has the same key"
+
+
+def lost_file(store: Store, receipt: Receipt) -> str | None:
+    """The name of a file that is plainly not what the receipt says; bytes are not hashed."""
+    for file in receipt.files:
+        stat = store.stat(file.key)
+        if stat is None or stat.size_bytes != file.size_bytes:
+            return file.name
+    return None

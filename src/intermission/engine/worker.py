@@ -141,6 +141,11 @@ class Worker:
         self._drain_reason = self._drain_reason or reason
         self._drain_deadline_s = self._clock.monotonic_s() + budget_s
 
+    @property
+    def drain_reason(self) -> str | None:
+        """Why this worker is draining, once it is."""
+        return self._drain_reason
+
     def _take_on(self, assignments: Iterator[Assignment]) -> bool:
         """Open assignments until the slots have enough to do; False when none is left."""
         while self._drain_reason is None and not self._fed():

@@ -47,6 +47,12 @@ def dead(workspace: Workspace, workers: Collection[str]) -> list[str]:
     return [worker for worker in workers if _is_dead(_lock_path(workspace, worker))]
 
 
+def living(workspace: Workspace) -> list[str]:
+    """The workers of this machine that are at work in a workspace."""
+    locks = sorted(workspace.folder.glob("workers/*"))
+    return [path.name for path in locks if not _is_dead(path)]
+
+
 def _is_dead(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -15,14 +15,20 @@ def dependants(
     step: str,
     index: int | None,
     kinds: Collection[EdgeKind] = (EdgeKind.ONE, EdgeKind.SAME, EdgeKind.ALL),
+    *,
+    through_plans: bool = False,
 ) -> list[tuple[str, int | None]]:
     """The (step, index) pairs that need this task, directly or not, upstream first.
 
-    `kinds` limits which edges are followed: a gap spreads over SAME edges alone.
+    `kinds` limits which edges are followed: a gap spreads over SAME edges alone. With
+    `through_plans`, a fan-in also hangs on the plan that says how many inputs it has.
     """
     reached: dict[str, set[int | None]] = {step: {index}}
     for spec in job.steps:  # in topological order
         for edge in spec.edges:
+            plan = job.step(edge.upstream).plan if edge.kind is EdgeKind.ALL else None
+            if through_plans and plan in reached:
+                reached.setdefault(spec.name, set()).add(EVERY)
             if edge.kind in kinds and edge.upstream in reached:
                 found = reached[edge.upstream] if edge.kind is EdgeKind.SAME else {EVERY}
                 reached.setdefault(spec.name, set()).update(found)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from intermission.model import (
     JOB_TRANSITIONS,
     TRANSITIONS,
     Event,
+    JobRow,
     JobState,
+    TaskRow,
     TaskState,
 )
 from intermission.ports.ledger import Ledger
@@ -23,57 +26,80 @@ def all_events(ledger: Ledger, after: int = 0) -> Iterator[Event]:
             assert event.seq > after, f"{event} does not come after {after}"
             after = event.seq
             yield event
+        if len(page) < PAGE:
+            return
 
 
 def check_history(ledger: Ledger) -> None:
     """Every step of every job and task is legal and is in the events, and nothing is missing."""
-    tasks: dict[int, TaskState] = {}
-    jobs: dict[str, JobState] = {}
-    for event in all_events(ledger):
-        if event.task_id is not None:
-            _follow_task(event, tasks)
+    trail = Trail()
+    trail.follow(ledger)
+    for shown in ledger.jobs():
+        trail.check(shown, list(ledger.tasks(shown.job.key)))
+
+
+class Trail:
+    """A ledger's events as far as they were read: where each task and job has got to."""
+
+    def __init__(self) -> None:
+        self.ends: Counter[tuple[int, int | None]] = Counter()
+        """How often each (task, fence) was completed."""
+        self._seq = 0
+        self._tasks: dict[int, TaskState] = {}
+        self._jobs: dict[str, JobState] = {}
+
+    def follow(self, ledger: Ledger) -> list[Event]:
+        """Read what is new; every step must be legal and start where the last one ended."""
+        events = list(all_events(ledger, self._seq))
+        for event in events:
+            self._seq = event.seq
+            if event.task_id is not None:
+                self._follow_task(event, event.task_id)
+            else:
+                self._follow_job(event)
+        return events
+
+    def _follow_task(self, event: Event, task_id: int) -> None:
+        assert event.was is not None, f"{event}: a task's event says what the task was before"
+        was, now = TaskState(event.was), TaskState(event.now)
+        assert now in TRANSITIONS[was], f"illegal: {event}"
+        before = self._tasks.get(task_id)
+        at_first = (TaskState.PENDING, TaskState.BLOCKED)
+        fits = was in at_first if before is None else was is before
+        assert fits, f"an event is missing before {event}: the task was {before}"
+        self._tasks[task_id] = now
+        if now is TaskState.DONE:
+            self.ends[task_id, event.fence] += 1
+
+    def _follow_job(self, event: Event) -> None:
+        now = JobState(event.now)
+        if event.was is None:
+            assert now is JobState.PENDING, f"a job starts pending: {event}"
         else:
-            _follow_job(event, jobs)
-    for row in ledger.jobs():
-        key = row.job.key
-        assert jobs.get(key) == row.state, f"job {key}: events end in {jobs.get(key)}, not {row}"
+            was = JobState(event.was)
+            assert now in JOB_TRANSITIONS[was], f"illegal: {event}"
+            assert self._jobs.get(event.job_key) is was, f"an event is missing before {event}"
+        self._jobs[event.job_key] = now
+
+    def check(self, shown: JobRow, tasks: Iterable[TaskRow]) -> None:
+        """A job and its tasks are where their events left them."""
+        key = shown.job.key
+        last = self._jobs.get(key)
+        assert last is shown.state, f"job {key} is {shown.state}, but its events end in {last}"
         counted: dict[str, dict[TaskState, int]] = {}
-        for task in ledger.tasks(key):
-            if task.id in tasks:
-                assert tasks[task.id] is task.state, f"the events of {task} end elsewhere"
+        limits = {spec.name: spec.attempts for spec in shown.job.steps}
+        for task in tasks:
+            if task.id in self._tasks:
+                last = self._tasks[task.id]
+                assert last is task.state, f"{task}: its events end in {last}"
             else:
                 at_first = (TaskState.PENDING, TaskState.BLOCKED)
                 assert task.state in at_first, f"{task} changed without an event"
-            limit = row.job.step(task.step).attempts
-            assert 0 <= task.attempts <= limit, f"{task} has more or less than its attempts"
+            assert 0 <= task.attempts <= limits[task.step], f"{task}: wrong attempts"
             of_step = counted.setdefault(task.step, {})
             of_step[task.state] = of_step.get(task.state, 0) + 1
-        shown = {
-            step: {state: n for state, n in counts.items() if n}
-            for step, counts in row.counts.items()
-        }
-        assert {step: counts for step, counts in shown.items() if counts} == counted
-
-
-def _follow_task(event: Event, tasks: dict[int, TaskState]) -> None:
-    assert event.task_id is not None
-    assert event.was is not None, f"{event}: a task's event says what the task was before"
-    was, now = TaskState(event.was), TaskState(event.now)
-    assert now in TRANSITIONS[was], f"illegal: {event}"
-    before = tasks.get(event.task_id)
-    if before is None:
-        assert was in (TaskState.PENDING, TaskState.BLOCKED), f"an event is missing before {event}"
-    else:
-        assert was is before, f"an event is missing before {event}: the task was {before}"
-    tasks[event.task_id] = now
-
-
-def _follow_job(event: Event, jobs: dict[str, JobState]) -> None:
-    now = JobState(event.now)
-    if event.was is None:
-        assert now is JobState.PENDING, f"a job starts pending: {event}"
-    else:
-        was = JobState(event.was)
-        assert now in JOB_TRANSITIONS[was], f"illegal: {event}"
-        assert jobs.get(event.job_key) is was, f"an event is missing before {event}"
-    jobs[event.job_key] = now
+        nonzero = (
+            (step, {state: n for state, n in counts.items() if n})
+            for step, counts in shown.counts.items()
+        )
+        assert {step: counts for step, counts in nonzero if counts} == counted

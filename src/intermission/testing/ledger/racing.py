@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from intermission.errors import StalePlans
-from intermission.model import JobState, Lease
+from intermission.model import Job, JobState, Lease
 from intermission.testing.jobs import (
     chunks,
     completion,
@@ -127,15 +127,20 @@ class Racing(Suite):
             made = submit(ledger, line_job(key=f"job{n}"))
             old = take_one(ledger, jobs=[made.key])
             clock.advance(TTL_S)
+            taken: list[Lease] = []
 
-            def take_over(own: Ledger, key: str = made.key) -> list[Lease]:
+            def take_over(
+                own: Ledger, made: Job = made, taken: list[Lease] = taken
+            ) -> Sequence[object]:
                 own.rescue()
-                return [lease for lease in take(own, jobs=[key]) if lease.step == "fetch"]
+                leases = take(own, jobs=[made.key])
+                taken += [lease for lease in leases if lease.step == "fetch"]
+                return leases
 
-            def complete(own: Ledger, made=made, old=old) -> list[bool]:  # type: ignore[no-untyped-def]
+            def complete(own: Ledger, made: Job = made, old: Lease = old) -> Sequence[object]:
                 return finish(own, made, old)
 
-            taken, (accepted,) = at_once(open_ledger, take_over, complete)  # type: ignore[arg-type]
+            _, (accepted,) = at_once(open_ledger, take_over, complete)
             assert bool(taken) != accepted, "one of the two owns the task, and one alone"
             for lease in taken:
                 assert finish(ledger, made, lease) == [True]
@@ -147,7 +152,7 @@ class Racing(Suite):
             made = submit(ledger, pair_job(key=f"job{n}"))
             plans = take_named(ledger, jobs=[made.key])
 
-            def end(own: Ledger, lease: Lease, made=made) -> int:  # type: ignore[no-untyped-def]
+            def end(own: Ledger, lease: Lease, made: Job = made) -> int:
                 for tries in range(10):
                     try:
                         own.complete([completion(own, made, lease, chunks(2))])

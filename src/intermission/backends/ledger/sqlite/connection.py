@@ -5,6 +5,8 @@ Owns the connection and its transactions. It knows nothing of jobs or tasks.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -47,17 +49,28 @@ def connect(path: Path) -> apsw.Connection:
     with translated(path):
         connection = apsw.Connection(str(path))
     try:
-        with translated(path):
+        with translated(path), _one_at_a_time(path.parent):
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             _migrate(connection, path)
             _pragma(connection, "journal_mode", "WAL", "wal")
             _pragma(connection, "synchronous", "FULL", 2)
             _pragma(connection, "foreign_keys", "ON", 1)
-            _forget_other_boots(connection)
+            _forget_other_boots(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Generator[None, None, None]:
+    """Opening changes the journal mode, and SQLite does not wait for its turn to do that."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _pragma(connection: apsw.Connection, name: str, value: str, expected: Any) -> None:
@@ -125,13 +138,13 @@ def _copy_transitions(connection: apsw.Connection) -> None:
         )
 
 
-def _forget_other_boots(connection: apsw.Connection) -> None:
+def _forget_other_boots(connection: apsw.Connection, path: Path) -> None:
     """Leases and delays are in this boot's monotonic time; those of another boot are over."""
     boot = boot_id()
     known = connection.execute("SELECT value FROM meta WHERE name = 'boot'").fetchall()
     if known and known[0][0] == boot:
         return
-    with connection:
+    with transaction(connection, path):
         connection.execute("UPDATE tasks SET lease_s = 0 WHERE state IN ('leased', 'running')")
         connection.execute("UPDATE tasks SET ready_s = 0 WHERE state = 'retrying'")
         connection.execute(

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from intermission.backends.ledger.dependants import dependants
-from intermission.backends.ledger.sqlite.connection import transaction
 from intermission.backends.ledger.sqlite.queries import SQL
-from intermission.backends.ledger.sqlite.reads import Reads
+from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Waiting
 from intermission.errors import StalePlans
 from intermission.model import (
     CLAIMABLE,
@@ -36,17 +34,10 @@ from intermission.model import (
 
 _UNFINISHED_OR_DONE = json.dumps([*CLAIMABLE, *HELD, TaskState.DONE])
 _STOPPED = json.dumps([TaskState.FAILED, TaskState.CANCELLED])
-_STOPPED_OR_DONE = json.dumps([TaskState.FAILED, TaskState.CANCELLED, TaskState.DONE])
 
 
-class SqliteLedger(Reads):
+class SqliteLedger(Waiting):
     """A ledger in one file. One instance per thread; open a new one after a fork."""
-
-    def _transaction(self) -> AbstractContextManager[None]:
-        return transaction(self._db, self.path)
-
-    def _now(self) -> dict[str, Any]:
-        return {"now_ms": self._clock.now_ms(), "now_s": self._clock.monotonic_s()}
 
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
         with self._transaction():
@@ -74,7 +65,7 @@ class SqliteLedger(Reads):
                         (id, no, numbers[edge.upstream], edge.kind, plan and numbers[plan]),
                     )
             self._add(id, tasks)
-            self._settle(id)
+            self._after_change(id)
             return True
 
     def claim(
@@ -107,32 +98,28 @@ class SqliteLedger(Reads):
     def _claim_job(
         self, id: int, capacity: int, can: frozenset[str], values: dict[str, Any]
     ) -> list[tuple[Any, ...]]:
-        """Rows of one job; steps with a limit are asked for one by one, the rest together."""
+        """Rows of one job, oldest first; no step gets more than its limit leaves room for."""
         job = self._job(id)
-        open_steps: list[int] = []
-        rows: list[tuple[Any, ...]] = []
         values = values | {"job": id}
-        for no, spec in enumerate(job.steps):
-            if spec.needs is not None and spec.needs not in can:
-                continue
-            if spec.concurrency is None:
-                open_steps.append(no)
-                continue
-            (held,) = self._db.execute(
-                SQL["held_of_step"], {"name": spec.name, "pipeline": job.pipeline}
-            ).fetchone()
-            room = min(spec.concurrency - held, capacity - len(rows))
-            if room > 0:
-                limited = {"steps": json.dumps([no]), "capacity": room}
-                rows += self._db.execute(SQL["claim_steps"], values | limited).fetchall()
-        rest = {"capacity": capacity - len(rows)}
-        if len(open_steps) == len(job.steps):
-            rows += self._db.execute(SQL["claim"], values | rest).fetchall()
-        elif open_steps and rest["capacity"] > 0:
-            rest["steps"] = json.dumps(open_steps)  # type: ignore[assignment]
-            rows += self._db.execute(SQL["claim_steps"], values | rest).fetchall()
-        rows.sort()
-        return rows
+        if all(spec.needs is None and spec.concurrency is None for spec in job.steps):
+            rows = self._db.execute(SQL["claim"], values | {"capacity": capacity}).fetchall()
+            return sorted(rows)
+        able = [no for no, spec in enumerate(job.steps) if spec.needs is None or spec.needs in can]
+        rooms = {no: self._room(job, no) for no in able if job.steps[no].concurrency is not None}
+        groups = [([no for no in able if no not in rooms], capacity)]
+        groups += [([no], min(room, capacity)) for no, room in rooms.items() if room > 0]
+        ids: list[int] = []
+        for steps, most in groups:
+            wanted = values | {"steps": json.dumps(steps), "capacity": most}
+            ids += [id for (id,) in self._db.execute(SQL["claimable"], wanted)]
+        these = {"ids": json.dumps(sorted(ids)[:capacity])}
+        return sorted(self._db.execute(SQL["claim_these"], values | these).fetchall())
+
+    def _room(self, job: Job, step: int) -> int:
+        spec = job.steps[step]
+        values = {"name": spec.name, "pipeline": job.pipeline}
+        (held,) = self._db.execute(SQL["held_of_step"], values).fetchone()
+        return (spec.concurrency or 0) - held
 
     def _leases(self, job_id: int, rows: list[tuple[Any, ...]]) -> list[Lease]:
         job = self._job(job_id)
@@ -160,7 +147,8 @@ class SqliteLedger(Reads):
         lease_s = now["now_s"] + lease_ttl_s
         with self._transaction():
             for beat in beats:
-                values = (lease_s, beat.progress, worker, now["now_ms"], beat.task_id, beat.fence)
+                at = (beat.task_id, beat.fence)
+                values = (beat.progress, now["now_ms"], lease_s, worker, *at)
                 if self._db.execute(SQL["renew"], values).fetchone():
                     continue
                 fate = self._db.execute(SQL["fate"], (beat.task_id,)).fetchone()
@@ -221,68 +209,15 @@ class SqliteLedger(Reads):
             raise StalePlans(
                 f"{', '.join(sorted(done))} are done, not {', '.join(sorted(completion.plans))}."
             )
-        counts = self._add(job_id, completion.tasks)
-        before = self._db.total_changes()
-        for no, spec in enumerate(job.steps):
-            if spec.plan == job.steps[step].name:
-                surplus = {"job": job_id, "step": no, "count": counts.get(no, 0)}
-                self._db.execute(SQL["delete_surplus"], surplus)
-        if self._db.total_changes() > before:
-            self._recount(job_id)
-            self._unblock_all(job_id)
-
-    def _add(self, job_id: int, tasks: Iterable[Task]) -> dict[int, int]:
-        """Insert tasks, pending where nothing is missing. How many there were of each step."""
-        numbers = self._numbers(job_id)
-        now_ms = self._clock.now_ms()
-        states: dict[int, str] = {}
-        counts: dict[int, int] = {}
-        (known,) = self._db.execute(
-            "SELECT EXISTS (SELECT 1 FROM counts WHERE job_id = ?)", (job_id,)
-        ).fetchone()
-
-        def rows() -> Iterable[tuple[Any, ...]]:
-            for task in tasks:
-                step = numbers[task.step]
-                if step not in states:
-                    values = {"job": job_id, "step": step}
-                    (ready,) = self._db.execute(SQL["satisfied"], values).fetchone()
-                    states[step] = "pending" if ready else "blocked"
-                counts[step] = counts.get(step, 0) + 1
-                yield job_id, step, task.index, task.key, task.chunk, states[step], now_ms
-
-        self._db.executemany(SQL["insert_task"], rows())
-        self._recount(job_id)
-        if known:  # some may have been there, and be done
-            self._unblock_all(job_id)
-        return counts
-
-    def _recount(self, job_id: int) -> None:
-        self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
-        self._db.execute(SQL["recount"], {"job": job_id})
-
-    def _unblock(self, job_id: int, step: int, index: int | None) -> int:
-        values = {"job": job_id, "step": step, "idx": index, "now_ms": self._clock.now_ms()}
-        return len(self._db.execute(SQL["unblock"], values).fetchall())
-
-    def _unblock_all(self, job_id: int) -> int:
-        return sum(self._unblock(job_id, no, None) for no in range(len(self._job(job_id).steps)))
-
-    def _unblock_after(self, ended: Collection[tuple[int, int, int]]) -> None:
-        """Re-check what waited for these tasks; a fan-in once, however many inputs ended."""
-        waiting: dict[tuple[int, int, int | None], None] = {}
-        for job_id, step, index in ended:
-            name = self._job(job_id).steps[step].name
-            for no, spec in enumerate(self._job(job_id).steps):
-                for edge in spec.edges:
-                    if edge.upstream == name:
-                        same = edge.kind is EdgeKind.SAME
-                        waiting[job_id, no, index if same else None] = None
-        for job_id, step, index in waiting:
-            self._unblock(job_id, step, index)
-
-    def _settle(self, job_id: int) -> None:
-        self._db.execute(SQL["settle"], {"job": job_id, "now_ms": self._clock.now_ms()})
+        mapped = [no for no, spec in enumerate(job.steps) if spec.plan == job.steps[step].name]
+        counts, replaced = self._add(job_id, completion.tasks)
+        for no in mapped:
+            surplus = {"job": job_id, "step": no, "count": counts.get(no, 0)}
+            self._db.execute(SQL["delete_surplus"], surplus)
+            replaced |= self._db.changes() > 0
+        if replaced:
+            self._replanned(job_id, mapped)
+        self._after_change(job_id)
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
         now = self._now()
@@ -302,21 +237,6 @@ class SqliteLedger(Reads):
                 if row is not None and row[3] == "failed":
                     self._after_failure(*row[:3])
         return states
-
-    def _after_failure(self, job_id: int, step: int, index: int) -> None:
-        """Cancel what can no longer run, or leave a gap; then see what can."""
-        job = self._job(job_id)
-        spec = job.steps[step]
-        kinds = (EdgeKind.SAME,) if spec.gap else tuple(EdgeKind)
-        name = spec.name if spec.plan is None else f"{spec.name}[{index}]"
-        stopped = [(job_id, step, index)]
-        for dependant, at in dependants(job, spec.name, index, kinds):
-            no = self._numbers(job_id)[dependant]
-            values = {"job": job_id, "step": no, "idx": at, "message": f"{name} failed"}
-            self._db.execute(SQL["cancel_dependants"], values | self._now())
-            stopped.append((job_id, no, at or 0))
-        self._unblock_after(stopped)
-        self._settle(job_id)
 
     def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
         now_ms = self._clock.now_ms()
@@ -345,7 +265,7 @@ class SqliteLedger(Reads):
             changed = len(rows)
             for (id,) in self._db.execute(SQL["active_jobs"]).fetchall():
                 changed += self._unblock_all(id)
-                self._settle(id)
+                self._after_change(id)
             return changed
 
     def retry(self, job_key: str, task_ids: Collection[int] | None = None) -> int:
@@ -364,7 +284,9 @@ class SqliteLedger(Reads):
                 name = self._job(id).steps[step].name
                 changed |= self._put_back(id, name, index, "blocked", _STOPPED)
                 for dependant, at in dependants(self._job(id), name, index):
-                    changed |= self._put_back(id, dependant, at, "blocked", _STOPPED_OR_DONE)
+                    changed |= self._put_back(id, dependant, at, "blocked", NOT_BLOCKED)
+                for dependant, at in dependants(self._job(id), name, index, through_plans=True):
+                    changed |= self._put_back(id, dependant, at, "blocked", _STOPPED)
             self._restart(id, bool(changed))
             return len(changed)
 
@@ -381,9 +303,8 @@ class SqliteLedger(Reads):
             ).fetchone()
             if ended is None:
                 return False
-            for step in range(len(self._job(id).steps)):
-                values = {"job": id, "step": step, "idx": None, "message": reason}
-                self._db.execute(SQL["cancel_dependants"], values | {"now_ms": now_ms})
+            values = {"job": id, "message": reason, "now_ms": now_ms}
+            self._db.execute(SQL["cancel_all"], values)
             return True
 
     def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
@@ -412,31 +333,6 @@ class SqliteLedger(Reads):
                 self._restart(job_id, bool(ids))
                 spoiled += [row for row in self.tasks(self._job(job_id).key) if row.id in ids]
             return spoiled
-
-    def _put_back(
-        self,
-        job_id: int,
-        step: str,
-        index: int | None,
-        state: str,
-        states: str,
-        message: str | None = None,
-    ) -> set[int]:
-        values = {
-            "job": job_id,
-            "step": self._numbers(job_id)[step],
-            "idx": index,
-            "state": state,
-            "states": states,
-            "message": message,
-        }
-        rows = self._db.execute(SQL["put_back"], values | self._now()).fetchall()
-        return {id for (id,) in rows}
-
-    def _restart(self, job_id: int, changed: bool) -> None:
-        if changed:
-            self._db.execute(SQL["job_restarts"], {"job": job_id} | self._now())
-            self._unblock_all(job_id)
 
     def forget(self, job_key: str) -> bool:
         id = self._id(job_key)

@@ -18,7 +18,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (job_id, step, idx) DO UPDATE
 SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = fence + 1,
     attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
-    adopted = 0, receipt = NULL, files = NULL, result = NULL, error = NULL, message = NULL,
+    adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL, error = NULL, message = NULL,
     started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
 WHERE key <> excluded.key;
 
@@ -58,17 +58,18 @@ WHERE id IN (
 )
 RETURNING id, fence, attempts, step, idx, key, chunk;
 
--- name: claim_steps
+-- name: claimable
+SELECT id FROM tasks
+WHERE job_id = :job AND state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+  AND ready_s <= :now_s AND step IN (SELECT value FROM json_each(:steps))
+ORDER BY id LIMIT :capacity;
+
+-- name: claim_these
 UPDATE tasks
 SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
     lease_s = :lease_s, token = NULL, progress = 0, started_ms = :now_ms, ended_ms = NULL,
     updated_ms = :now_ms
-WHERE id IN (
-    SELECT id FROM tasks
-    WHERE job_id = :job AND state IN ('pending', 'retrying', 'abandoned', 'corrupt')
-      AND ready_s <= :now_s AND step IN (SELECT value FROM json_each(:steps))
-    ORDER BY id LIMIT :capacity
-)
+WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING id, fence, attempts, step, idx, key, chunk;
 
 -- name: job_runs
@@ -77,7 +78,10 @@ WHERE id = :job AND state IN ('pending', 'draining');
 
 -- name: renew
 UPDATE tasks
-SET state = 'running', lease_s = ?, progress = max(progress, ?), worker = ?, updated_ms = ?
+SET state = 'running', progress = max(progress, ?), updated_ms = ?,
+    -- A beat that crosses a deferral on its way must not shorten it.
+    lease_s = CASE WHEN token IS NULL THEN ? ELSE lease_s END,
+    worker = CASE WHEN token IS NULL THEN ? END
 WHERE id = ? AND fence = ? AND state IN ('leased', 'running', 'abandoned')
 RETURNING id;
 
@@ -105,7 +109,7 @@ RETURNING job_id, step, idx, state;
 
 -- name: release
 UPDATE tasks
-SET state = 'abandoned', attempts = attempts - 1, message = ?, ready_s = 0, worker = NULL,
+SET state = 'abandoned', attempts = max(attempts - 1, 0), message = ?, ready_s = 0, worker = NULL,
     lease_s = NULL, token = NULL, updated_ms = ?
 WHERE id = ? AND fence = ? AND state IN ('leased', 'running')
 RETURNING id;
@@ -145,6 +149,9 @@ WHERE t.job_id = :job AND t.step = :step AND (:idx IS NULL OR t.idx = :idx)
     ELSE EXISTS (
         SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
         AND u.state NOT IN ('done', 'failed', 'cancelled'))
+      OR EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
+        AND u.state IN ('failed', 'cancelled') AND NOT u.gap)
       OR NOT EXISTS (
         SELECT 1 FROM tasks AS p WHERE p.job_id = :job AND p.step = e.plan
         AND p.idx = 0 AND p.state = 'done')
@@ -162,33 +169,67 @@ SELECT NOT EXISTS (
     ELSE EXISTS (
         SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
         AND u.state NOT IN ('done', 'failed', 'cancelled'))
+      OR EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
+        AND u.state IN ('failed', 'cancelled') AND NOT u.gap)
       OR NOT EXISTS (
         SELECT 1 FROM tasks AS p WHERE p.job_id = :job AND p.step = e.plan
         AND p.idx = 0 AND p.state = 'done')
     END);
 
 -- name: settle
-UPDATE jobs SET updated_ms = :now_ms, reason = NULL, state = CASE WHEN EXISTS (
-        SELECT 1 FROM tasks AS t JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
-        WHERE t.job_id = :job AND t.state = 'failed' AND NOT s.gap
-    ) THEN 'failed' ELSE 'done' END
+UPDATE jobs SET updated_ms = :now_ms, reason = NULL, state = CASE
+    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND state IN ('failed', 'cancelled')
+                 AND state = 'failed' AND NOT gap) THEN 'failed'
+    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND state IN ('failed', 'cancelled')
+                 AND NOT gap) THEN 'cancelled'
+    ELSE 'done' END
 WHERE id = :job AND state IN ('pending', 'running', 'draining') AND NOT EXISTS (
     SELECT 1 FROM tasks
     WHERE job_id = :job AND state NOT IN ('done', 'failed', 'cancelled')
 );
 
+-- name: any_stopped
+SELECT EXISTS (
+    SELECT 1 FROM tasks WHERE job_id = ? AND state IN ('failed', 'cancelled')
+);
+
+-- name: leave_gap
+UPDATE tasks SET gap = 1 WHERE job_id = :job AND step = :step AND idx = :idx;
+
+-- name: cancel_hopeless
+-- A blocked task whose input has stopped will never start. If the input is a gap, so is this.
+UPDATE tasks AS t SET state = 'cancelled', updated_ms = :now_ms,
+    gap = NOT EXISTS (
+        SELECT 1 FROM stopped_inputs AS i
+        WHERE i.job_id = :job AND i.step = :step AND NOT i.gap AND (i.at IS NULL OR i.at = t.idx)),
+    message = (
+        SELECT i.message FROM stopped_inputs AS i
+        WHERE i.job_id = :job AND i.step = :step AND (i.at IS NULL OR i.at = t.idx)
+        ORDER BY i.gap LIMIT 1)
+WHERE t.job_id = :job AND t.step = :step AND (:idx IS NULL OR t.idx = :idx)
+  AND t.state = 'blocked' AND EXISTS (
+    SELECT 1 FROM stopped_inputs AS i
+    WHERE i.job_id = :job AND i.step = :step AND (i.at IS NULL OR i.at = t.idx));
+
 -- name: cancel_dependants
+UPDATE tasks
+SET state = 'cancelled', gap = 0, message = :message, worker = NULL, lease_s = NULL,
+    token = NULL, updated_ms = :now_ms
+WHERE job_id = :job AND step = :step AND (:idx IS NULL OR idx = :idx)
+  AND (state NOT IN ('done', 'failed', 'cancelled') OR state = 'cancelled' AND gap);
+
+-- name: cancel_all
 UPDATE tasks
 SET state = 'cancelled', message = :message, worker = NULL, lease_s = NULL, token = NULL,
     updated_ms = :now_ms
-WHERE job_id = :job AND step = :step AND (:idx IS NULL OR idx = :idx)
-  AND state NOT IN ('done', 'failed', 'cancelled');
+WHERE job_id = :job AND state NOT IN ('done', 'failed', 'cancelled');
 
 -- name: put_back
 -- Tasks that must run again, or wait again: a fresh set of attempts, a new fence.
 UPDATE tasks
 SET state = :state, fence = fence + 1, attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL,
-    token = NULL, progress = 0, adopted = 0, receipt = NULL, files = NULL, result = NULL,
+    token = NULL, progress = 0, adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL,
     error = NULL, message = :message, started_ms = NULL, ended_ms = NULL, updated_ms = :now_ms
 WHERE job_id = :job AND step = :step AND (:idx IS NULL OR idx = :idx)
   AND state IN (SELECT value FROM json_each(:states))

@@ -64,6 +64,7 @@ CREATE TABLE tasks (
     token      TEXT,
     progress   REAL NOT NULL DEFAULT 0,
     adopted    INTEGER NOT NULL DEFAULT 0,
+    gap        INTEGER NOT NULL DEFAULT 0, -- stopped, and fan-ins go ahead without it
     updated_ms INTEGER NOT NULL,
     started_ms INTEGER,
     ended_ms   INTEGER,
@@ -83,8 +84,22 @@ CREATE INDEX tasks_held ON tasks (job_id, step)
     WHERE state IN ('leased', 'running');
 CREATE INDEX tasks_unfinished ON tasks (job_id, step)
     WHERE state NOT IN ('done', 'failed', 'cancelled');
+CREATE INDEX tasks_stopped ON tasks (job_id, step)
+    WHERE state IN ('failed', 'cancelled');
 CREATE INDEX tasks_with_files ON tasks (job_id, id) WHERE files IS NOT NULL;
 CREATE INDEX tasks_deferred ON tasks (token) WHERE token IS NOT NULL;
+
+-- What a step waits for in vain: inputs that failed or were cancelled. `at` is the one chunk
+-- that is concerned, NULL for every task of the step. A fan-in goes ahead without its gaps.
+CREATE VIEW stopped_inputs (job_id, step, at, gap, message) AS
+SELECT e.job_id, e.step, CASE e.kind WHEN 'same' THEN u.idx END, u.gap,
+       CASE u.state WHEN 'failed'
+       THEN s.name || CASE WHEN u.chunk IS NULL THEN '' ELSE '[' || u.idx || ']' END || ' failed'
+       ELSE u.message END
+FROM edges AS e
+JOIN tasks AS u ON u.job_id = e.job_id AND u.state IN ('failed', 'cancelled')
+    AND (u.step = e.upstream AND NOT (e.kind = 'all' AND u.gap) OR u.step = e.plan)
+JOIN steps AS s ON s.job_id = u.job_id AND s.no = u.step;
 
 -- How many tasks of a step are in a state: for display alone, never for a decision.
 CREATE TABLE counts (

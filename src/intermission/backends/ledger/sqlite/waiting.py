@@ -1,0 +1,156 @@
+"""What waits for what: the rules by which tasks of a SQLite ledger may start, stop or return.
+
+Everything here runs inside a transaction of the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from intermission.backends.ledger.dependants import dependants
+from intermission.backends.ledger.sqlite.connection import transaction
+from intermission.backends.ledger.sqlite.queries import SQL
+from intermission.backends.ledger.sqlite.reads import Reads
+from intermission.model import EdgeKind, Task, TaskState
+
+NOT_BLOCKED = json.dumps([state for state in TaskState if state is not TaskState.BLOCKED])
+
+
+class Waiting(Reads):
+    """Adding tasks, and re-checking the ones that wait, after anything changed."""
+
+    def _transaction(self) -> AbstractContextManager[None]:
+        return transaction(self._db, self.path)
+
+    def _now(self) -> dict[str, Any]:
+        return {"now_ms": self._clock.now_ms(), "now_s": self._clock.monotonic_s()}
+
+    def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
+        """Insert tasks; how many of each step, and whether any took the place of another."""
+        numbers = self._numbers(job_id)
+        now_ms = self._clock.now_ms()
+        states: dict[int, str] = {}
+        counts: dict[int, int] = {}
+
+        def rows() -> Iterable[tuple[Any, ...]]:
+            for task in tasks:
+                step = numbers[task.step]
+                if step not in states:
+                    states[step] = self._first_state(job_id, step)
+                counts[step] = counts.get(step, 0) + 1
+                yield job_id, step, task.index, task.key, task.chunk, states[step], now_ms
+
+        known, before = self._count(job_id), self._db.total_changes()
+        self._db.executemany(SQL["insert_task"], rows())
+        changed = self._db.total_changes() - before
+        self._recount(job_id)
+        return counts, changed > self._count(job_id) - known
+
+    def _first_state(self, job_id: int, step: int) -> str:
+        """`pending` for a step whose tasks surely can start; the others are looked at later."""
+        edges = self._job(job_id).steps[step].edges
+        if any(edge.kind is not EdgeKind.ONE for edge in edges):
+            return "blocked"
+        values = {"job": job_id, "step": step}
+        (ready,) = self._db.execute(SQL["satisfied"], values).fetchone()
+        return "pending" if ready else "blocked"
+
+    def _count(self, job_id: int) -> int:
+        sql = "SELECT coalesce(sum(n), 0) FROM counts WHERE job_id = ?"
+        return self._db.execute(sql, (job_id,)).fetchone()[0]
+
+    def _recount(self, job_id: int) -> None:
+        self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
+        self._db.execute(SQL["recount"], {"job": job_id})
+
+    def _unblock(self, job_id: int, step: int, index: int | None) -> int:
+        values = {"job": job_id, "step": step, "idx": index, "now_ms": self._clock.now_ms()}
+        return len(self._db.execute(SQL["unblock"], values).fetchall())
+
+    def _unblock_all(self, job_id: int) -> int:
+        return sum(self._unblock(job_id, no, None) for no in range(len(self._job(job_id).steps)))
+
+    def _unblock_after(self, ended: Collection[tuple[int, int, int]]) -> None:
+        """Re-check what waited for these tasks; a fan-in once, however many inputs ended."""
+        waiting: dict[tuple[int, int, int | None], None] = {}
+        for job_id, step, index in ended:
+            name = self._job(job_id).steps[step].name
+            for no, spec in enumerate(self._job(job_id).steps):
+                for edge in spec.edges:
+                    if edge.upstream == name:
+                        same = edge.kind is EdgeKind.SAME
+                        waiting[job_id, no, index if same else None] = None
+        for job_id, step, index in waiting:
+            self._unblock(job_id, step, index)
+
+    def _after_change(self, job_id: int) -> None:
+        """Look at every blocked task of a job: may it start, or never again? Has the job ended?"""
+        self._unblock_all(job_id)
+        self._cancel_hopeless(job_id, [(spec.name, None) for spec in self._job(job_id).steps])
+        self._settle(job_id)
+
+    def _cancel_hopeless(self, job_id: int, where: Iterable[tuple[str, int | None]]) -> None:
+        """Cancel blocked tasks whose inputs stopped; `where` is in the order of the graph."""
+        (stopped,) = self._db.execute(SQL["any_stopped"], (job_id,)).fetchone()
+        if stopped:
+            numbers = self._numbers(job_id)
+            for name, index in where:
+                values = {"job": job_id, "step": numbers[name], "idx": index} | self._now()
+                self._db.execute(SQL["cancel_hopeless"], values)
+
+    def _settle(self, job_id: int) -> None:
+        self._db.execute(SQL["settle"], {"job": job_id, "now_ms": self._clock.now_ms()})
+
+    def _after_failure(self, job_id: int, step: int, index: int) -> None:
+        """Cancel what can no longer run, or leave a gap; then see what can."""
+        job = self._job(job_id)
+        spec = job.steps[step]
+        numbers = self._numbers(job_id)
+        reached = dependants(job, spec.name, index, through_plans=True)
+        if spec.gap:
+            self._db.execute(SQL["leave_gap"], {"job": job_id, "step": step, "idx": index})
+            self._cancel_hopeless(job_id, reached)
+        else:
+            name = spec.name if spec.plan is None else f"{spec.name}[{index}]"
+            for dependant, at in reached:
+                values = {"job": job_id, "step": numbers[dependant], "idx": at} | self._now()
+                self._db.execute(SQL["cancel_dependants"], values | {"message": f"{name} failed"})
+        for dependant, at in reached:
+            self._unblock(job_id, numbers[dependant], at)
+        self._settle(job_id)
+
+    def _put_back(
+        self,
+        job_id: int,
+        step: str,
+        index: int | None,
+        state: str,
+        states: str,
+        message: str | None = None,
+    ) -> set[int]:
+        values = {
+            "job": job_id,
+            "step": self._numbers(job_id)[step],
+            "idx": index,
+            "state": state,
+            "states": states,
+            "message": message,
+        }
+        rows = self._db.execute(SQL["put_back"], values | self._now()).fetchall()
+        return {id for (id,) in rows}
+
+    def _restart(self, job_id: int, changed: bool) -> None:
+        if changed:
+            self._db.execute(SQL["job_restarts"], {"job": job_id} | self._now())
+            self._after_change(job_id)
+
+    def _replanned(self, job_id: int, mapped: list[int]) -> None:
+        """Chunks came or went: what was made of all of them has to be made again."""
+        job = self._job(job_id)
+        for no in mapped:
+            for dependant, at in dependants(job, job.steps[no].name, None, (EdgeKind.ALL,)):
+                self._put_back(job_id, dependant, at, "blocked", NOT_BLOCKED)
+        self._recount(job_id)

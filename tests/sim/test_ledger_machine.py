@@ -1,0 +1,61 @@
+"""A hundred thousand stateful steps on each ledger, with no rule broken."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from intermission.backends.ledger.memory import MemoryLedger
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.testing.machine import LedgerMachine
+
+STEPS = 100_000
+STEPS_PER_RUN = 100
+RUNS = settings(
+    max_examples=STEPS // STEPS_PER_RUN + 50,
+    stateful_step_count=STEPS_PER_RUN,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+class MemoryMachine(LedgerMachine):
+    def open_ledger(self) -> MemoryLedger:
+        return MemoryLedger(clock=self.clock)
+
+
+class SqliteMachine(LedgerMachine):
+    def open_ledger(self) -> SqliteLedger:
+        # In memory where there is such a file system: what is tested is logic, not the disk.
+        shared = Path("/dev/shm")
+        self.folder = Path(tempfile.mkdtemp(dir=shared if shared.is_dir() else None))
+        return SqliteLedger(self.folder / "ledger.sqlite", clock=self.clock)
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            shutil.rmtree(self.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
+def test_no_rule_is_broken(machine: type[LedgerMachine]) -> None:
+    number = int(os.environ.get("INTERMISSION_SEED") or secrets.randbits(32))
+    machine.steps_run = 0
+    try:
+        run_state_machine_as_test(seed(number)(machine), settings=RUNS)
+    except BaseException as e:
+        e.add_note(f"Run it again with INTERMISSION_SEED={number}")
+        raise
+    assert machine.steps_run >= STEPS
