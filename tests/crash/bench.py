@@ -38,12 +38,14 @@ class Run:
     def kill(self) -> None:
         kill(self.pid)
 
-    @property
-    def guardian(self) -> int | None:
-        return next(iter(children(self.pid)), None)
+    def guardians(self) -> list[int]:
+        """The second guardian and, below it, the one that forks slots."""
+        second = children(self.pid)[:1]
+        return [*second, *(one for pid in second for one in children(pid)[:1])]
 
     def slots(self) -> list[int]:
-        return children(self.guardian) if self.guardian else []
+        guardians = self.guardians()
+        return children(guardians[1]) if len(guardians) == 2 else []
 
     def said(self) -> list[dict[str, Any]]:
         """Every line it wrote. Anything that is no JSON is kept as a line of its own."""

@@ -60,13 +60,9 @@ class Job:
         if target == "supervisor":
             self.in_flight += SLOTS
             return kill(run.pid)
-        if target == "guardian":
-            guardian = run.guardian
-            self.in_flight += SLOTS
-            return guardian is not None and kill(guardian)
-        slots = run.slots()
-        self.in_flight += 1
-        return bool(slots) and kill(self.rng.choice(slots))
+        self.in_flight += 1 if target == "slot" else SLOTS
+        found = run.slots() if target == "slot" else run.guardians()
+        return bool(found) and kill(self.rng.choice(found))
 
     def check(self) -> None:
         bench = self.bench

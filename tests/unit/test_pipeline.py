@@ -95,7 +95,31 @@ def test_options_reach_the_spec() -> None:
 
 
 def test_only_the_last_step_publishes_by_default() -> None:
-    assert [s.publish for s in transcribe.specs] == [None, None, None, ""]
+    assert [s.publish for s in transcribe.specs] == [None, None, None, "{name}"]
+
+
+def test_a_last_step_that_is_mapped_publishes_by_chunk() -> None:
+    @step(version=1)
+    def cut(source: Source) -> list[Span]: ...
+
+    @step(version=1)
+    def clip(ctx: Context, span: Span) -> None: ...
+
+    assert Pipeline("clips", [cut, clip]).specs[-1].publish == "clip/{index:05d}/{name}"
+
+
+@pytest.mark.parametrize("publish", ["../up", "/root", "{nobody}", "{index!}", "-x", ""])
+def test_a_step_cannot_publish_under_a_name_that_leads_elsewhere(publish: str) -> None:
+    with pytest.raises(PipelineError, match=r"clip: .* cannot name published files"):
+
+        @step(version=1, publish=publish)
+        def clip(ctx: Context, span: Span) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-rf"])
+def test_a_pipeline_needs_a_name_that_can_be_a_folder(name: str) -> None:
+    with pytest.raises(PipelineError, match="cannot be called"):
+        Pipeline(name, [join])
 
 
 def test_a_map_over_the_same_chunks_waits_for_its_own_chunk() -> None:

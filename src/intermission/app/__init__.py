@@ -4,7 +4,7 @@ The command line and the web call what is here and nothing below it.
 """
 
 from intermission.app.composition import App, Submission
-from intermission.app.found import Found, find_job, find_task
+from intermission.app.found import Found, all_jobs, find_job, find_task
 from intermission.app.run import Reporter, RunReport, SourceRun, run
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "RunReport",
     "SourceRun",
     "Submission",
+    "all_jobs",
     "find_job",
     "find_task",
     "run",

@@ -177,7 +177,8 @@ class App:
     def gc(self, workspace: Workspace, *, grace_s: float, dry_run: bool) -> Swept:
         if grace_s < self.settings.lease_ttl_s:
             raise UsageError(
-                f"a grace of {grace_s:g} s is shorter than a lease, {self.settings.lease_ttl_s:g} s.",
+                f"a grace of {grace_s:g} s is shorter than a lease, "
+                f"{self.settings.lease_ttl_s:g} s.",
                 remedy="A task may still be committing its files: give it longer.",
             )
         return collect(workspace.open_store(), self.clock, grace_s=grace_s, dry_run=dry_run)
@@ -228,7 +229,7 @@ def _start_over(ledger: Ledger, store: Store, job: Job, workspace: Workspace) ->
     """Put everything finished of a job into quarantine and forget the job."""
     worker = worker_name()
     with alive(workspace, worker):
-        ledger.rescue(dead(workspace, ledger.workers()))
+        ledger.rescue(dead(workspace))
         ledger.submit(job, expand(job, {}))
         scratch = workspace.folder / "scratch"
         adopt_all(ledger, store, job, scratch, worker)  # so that the plans' tasks are known

@@ -174,8 +174,9 @@ class _Host:
                 run.outputs = _publish_all(submission)
         except IntermissionError as e:
             run.error = e
-        failed = submission.ledger.tasks(submission.job.key, states=[TaskState.FAILED])
-        run.failures = list(islice(failed, FAILURES_SHOWN))
+        if row is not None and row.total(TaskState.FAILED):
+            failed = submission.ledger.tasks(submission.job.key, states=[TaskState.FAILED])
+            run.failures = list(islice(failed, FAILURES_SHOWN))
         self.reporter.closed(run)
         run.ledger = None
 

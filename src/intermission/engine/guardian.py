@@ -4,7 +4,9 @@ It is forked from the worker before the worker has threads or open ledgers, and 
 things: it forks slots, each in a process group of its own; it kills a slot's group when told
 to, or when the slot dies; and when the worker is gone, however it went, it kills them all.
 Orphans of a slot that left its group come to the guardian as their new parent and are killed
-too. If the guardian itself is killed, its slots are killed by the kernel.
+too. If the guardian itself is killed, its slots are killed by the kernel, and whatever they
+had started comes to a second guardian, the first one's parent, which does nothing but wait
+for that. Whichever of the three is killed, alone or with another, the third cleans up.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Guardian:
         self.pid = os.fork()
         if self.pid == 0:
             self._control.close()
-            _become_guardian(theirs, slot_main)
+            _become_second_guardian(theirs, slot_main)
         theirs.close()
 
     def fileno(self) -> int:
@@ -117,16 +119,48 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _become_guardian(control: socket.socket, slot_main: SlotMain) -> NoReturn:
+def _become_second_guardian(control: socket.socket, slot_main: SlotMain) -> NoReturn:
+    """Fork the guardian proper, and clean up after it when it ends, however it ends."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         _silence()
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        _Loop(control, slot_main).run()
+        parent_lives, while_open = os.pipe()
+        if os.fork() == 0:
+            os.close(while_open)
+            _become_guardian(control, parent_lives, slot_main)
+        control.close()
+        with suppress(ChildProcessError):
+            os.wait()
+        _end_all_children()
     finally:
         os._exit(0)
+
+
+def _become_guardian(control: socket.socket, parent_lives: int, slot_main: SlotMain) -> NoReturn:
+    try:
+        os.setsid()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _Loop(control, parent_lives, slot_main).run()
+        _end_all_children()
+    finally:
+        os._exit(0)
+
+
+def _children() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _end_all_children() -> None:
+    """Kill every child, and the orphans that become children by that, until none is left."""
+    with suppress(ChildProcessError, OSError):
+        while True:
+            for pid in _children():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            os.wait()
 
 
 def _silence() -> None:
@@ -140,8 +174,9 @@ def _silence() -> None:
 class _Loop:
     """The guardian's life after the fork."""
 
-    def __init__(self, control: socket.socket, slot_main: SlotMain) -> None:
+    def __init__(self, control: socket.socket, parent_lives: int, slot_main: SlotMain) -> None:
         self._control = control
+        self._parent_lives = parent_lives
         self._slot_main = slot_main
         self._slots: dict[int, int] = {}
         self._wake, wake_write = os.pipe()
@@ -151,15 +186,15 @@ class _Loop:
 
     def run(self) -> None:
         while True:
-            ready, _, _ = select.select([self._control, self._wake], [], [])
+            sources = [self._control, self._wake, self._parent_lives]
+            ready, _, _ = select.select(sources, [], [])
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._reap()
-            if self._control in ready and not self._obey():
+            if self._parent_lives in ready or (self._control in ready and not self._obey()):
                 break
         for pid in self._slots.values():
             _kill_group(pid)
-        self._kill_orphans()
 
     def _obey(self) -> bool:
         """Handle one message; False when the worker is gone."""
@@ -202,19 +237,18 @@ class _Loop:
             os._exit(status)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            for slot, known in list(self._slots.items()):
-                if known == pid:
-                    del self._slots[slot]
-                    _kill_group(pid)
-                    self._kill_orphans()
-                    self._tell(_ENDED, slot, status)
+        ended: list[tuple[int, int]] = []
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0] != 0:
+                ended.append(found)
+        slots = {pid: slot for slot, pid in self._slots.items()}
+        for pid, status in ended:
+            if pid in slots:
+                del self._slots[slots[pid]]
+                _kill_group(pid)
+                self._tell(_ENDED, slots[pid], status)
+        if ended:  # an orphan's end makes orphans of its own children
+            self._kill_orphans()
 
     def _tell(self, kind: bytes, slot: int, value: int) -> None:
         with suppress(OSError):
@@ -223,8 +257,7 @@ class _Loop:
     def _kill_orphans(self) -> None:
         """Children that are no slots are what a dead slot left behind."""
         with suppress(OSError):
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            for child in map(int, children):
+            for child in _children():
                 if child not in self._slots.values():
                     with suppress(ProcessLookupError):
                         os.kill(child, signal.SIGKILL)

@@ -19,7 +19,7 @@ from intermission.telemetry import reached
 
 def published_name(spec: StepSpec, index: int, file: FileRef) -> str:
     """The name of a task's file among the outputs."""
-    return spec.publish.format(index=index, name=file.name) if spec.publish else file.name
+    return (spec.publish or "{name}").format(index=index, name=file.name)
 
 
 def publish(

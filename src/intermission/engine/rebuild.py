@@ -32,9 +32,7 @@ def remembered_jobs(store: Store) -> Iterator[Job]:
         yield Job.from_json(store.read(stat.key).decode())
 
 
-def rebuild(
-    ledger: Ledger, store: Store, scratch: Path, worker: str
-) -> dict[str, tuple[int, int]]:
+def rebuild(ledger: Ledger, store: Store, scratch: Path, worker: str) -> dict[str, tuple[int, int]]:
     """Submit every remembered job and adopt every receipt; nothing is run.
 
     By job: how many tasks were adopted, and how many are known.

@@ -84,26 +84,51 @@ def run_task(work: Work, lease: Lease, hooks: Hooks) -> Completion:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         reached("after-artifacts")
-        receipt, ours = commit(
-            work.store,
-            Receipt(
-                task_key=key,
-                step=spec.name,
-                version=spec.version,
-                attempt=attempt,
-                fence=lease.fence,
-                result=result,
-                files=files,
-                worker=work.worker,
-                ended_ms=time.time_ns() // 1_000_000,
-                chunk=lease.chunk,
-                parts=parts(work.job, spec, _upstream(lease)),
-            ),
-        )
+        receipt, ours = _commit(work, spec, lease, key, attempt, result, files)
         adopted = not ours
     if work.outputs is not None and spec.publish is not None:
         publish(work.store, work.outputs, spec, lease.index, receipt.files, work.scratch)
     return Completion(lease.task_id, lease.fence, receipt.result, receipt, adopted)
+
+
+def finish_deferred(work: Work, lease: Lease, result: str) -> Completion:
+    """Finish a task that was deferred with a result from outside; a receipt it has wins."""
+    spec = work.job.step(lease.step)
+    work.pipeline.steps[spec.name].decode(result, {})
+    if spec.light:
+        return Completion(lease.task_id, lease.fence, result)
+    key = with_gaps(lease.key, gaps(lease))
+    attempt = new_attempt(lease.fence)
+    prefix = attempt_prefix(spec.name, key, attempt)
+    folder = work.store.local_path(prefix) or work.scratch / prefix
+    result, files = _keep(work.store, folder, prefix, result)
+    receipt, ours = _commit(work, spec, lease, key, attempt, result, files)
+    return Completion(lease.task_id, lease.fence, receipt.result, receipt, not ours)
+
+
+def _commit(
+    work: Work,
+    spec: StepSpec,
+    lease: Lease,
+    key: str,
+    attempt: str,
+    result: str,
+    files: tuple[FileRef, ...],
+) -> tuple[Receipt, bool]:
+    receipt = Receipt(
+        task_key=key,
+        step=spec.name,
+        version=spec.version,
+        attempt=attempt,
+        fence=lease.fence,
+        result=result,
+        files=files,
+        worker=work.worker,
+        ended_ms=time.time_ns() // 1_000_000,
+        chunk=lease.chunk,
+        parts=parts(work.job, spec, _upstream(lease)),
+    )
+    return commit(work.store, receipt)
 
 
 def _upstream(lease: Lease) -> dict[str, str]:

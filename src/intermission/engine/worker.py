@@ -32,7 +32,7 @@ from intermission.engine.outcome import (
 from intermission.engine.slot import Orders
 from intermission.engine.slots import Slot, Slots
 from intermission.engine.tally import Tally
-from intermission.engine.workspace import Workspace, alive, dead
+from intermission.engine.workspace import Workspace, alive, bury, dead
 from intermission.errors import EnvironmentFault, IntermissionError
 from intermission.model import Job, JobState, Lease
 from intermission.ports.clock import Clock, SystemClock
@@ -165,7 +165,9 @@ class Worker:
         return some_ready or len(self._open) >= OPEN_MAX
 
     def _rescue(self, assignment: Assignment) -> None:
-        assignment.ledger.rescue(dead(assignment.workspace, assignment.ledger.workers()))
+        gone = dead(assignment.workspace)
+        assignment.ledger.rescue(gone)
+        bury(assignment.workspace, gone)
 
     def _dispatch(self) -> None:
         """Give every idle slot a batch, claiming what is missing."""

@@ -26,34 +26,46 @@ class Workspace:
 
 @contextmanager
 def alive(workspace: Workspace, worker: str) -> Generator[None, None, None]:
-    """Hold a lock that the kernel frees at this process's death, whatever kills it."""
-    path = _lock_path(workspace, worker)
+    """Hold a lock that the kernel frees at this process's death, whatever kills it.
+
+    The file stays until somebody buries this worker: it may have left leases behind, because
+    its ledger could not be written, and only a lock proves that they are nobody's now.
+    """
+    path = workspace.folder / "workers" / worker
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    hidden = path.with_name(f".{worker}")
+    fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
+        hidden.rename(path)  # only now, so that nobody sees it without its lock
         yield
     finally:
-        path.unlink(missing_ok=True)
         os.close(fd)
 
 
-def dead(workspace: Workspace, workers: Collection[str]) -> list[str]:
-    """Those of these workers that are proven dead: their lock is there and nobody holds it.
+def dead(workspace: Workspace) -> list[str]:
+    """Workers of this machine that are proven dead: their lock is there and nobody holds it.
 
     A stopped or slow worker still holds its lock, and one on another machine has none here;
     for those the lease's expiry decides.
     """
-    return [worker for worker in workers if _is_dead(_lock_path(workspace, worker))]
+    locks = workspace.folder / "workers"
+    return sorted(path.name for path in locks.glob("[!.]*") if _is_free(path))
 
 
 def living(workspace: Workspace) -> list[str]:
-    """The workers of this machine that are at work in a workspace."""
-    locks = sorted(workspace.folder.glob("workers/*"))
-    return [path.name for path in locks if not _is_dead(path)]
+    """Workers of this machine that are at work in a workspace."""
+    locks = workspace.folder / "workers"
+    return sorted(path.name for path in locks.glob("[!.]*") if not _is_free(path))
 
 
-def _is_dead(path: Path) -> bool:
+def bury(workspace: Workspace, workers: Collection[str]) -> None:
+    """Remove the locks of dead workers, once their leases are ended."""
+    for worker in workers:
+        (workspace.folder / "workers" / worker).unlink(missing_ok=True)
+
+
+def _is_free(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -66,7 +78,3 @@ def _is_dead(path: Path) -> bool:
         return True
     finally:
         os.close(fd)
-
-
-def _lock_path(workspace: Workspace, worker: str) -> Path:
-    return workspace.folder / "workers" / worker

@@ -15,6 +15,11 @@ RESULT_NAME = "result.json"
 """The artifact that holds a result too large for a receipt; no step may write it itself."""
 
 
+def is_output_name(name: str) -> bool:
+    """Whether an output file may be called so: relative, plain, and not ours."""
+    return _NAME.fullmatch(name) is not None and name != RESULT_NAME
+
+
 class Deferred(IntermissionError):
     """A step handed its work to somebody else, who will report under `token`."""
 
@@ -55,7 +60,7 @@ class Context:
 
     def out(self, name: str) -> Path:
         """A path for an output file. What is written there becomes an artifact."""
-        if not _NAME.fullmatch(name) or name == RESULT_NAME:
+        if not is_output_name(name):
             raise UsageError(
                 f"an output file cannot be named {name!r}.",
                 remedy="Use a relative name of letters, digits, spaces and . - _ without '..'; "

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from pydantic import PlainSerializer, PlainValidator, SerializationInfo, ValidationInfo
 
 
+class Kept(NamedTuple):
+    """The folder of the attempt whose result is being stored; None for a light step."""
+
+    folder: Path | None
+
+
 def _to_name(path: Path, info: SerializationInfo) -> str:
-    folder = cast("Path | None", info.context)
-    if folder is None:
+    if not isinstance(info.context, Kept):
         return str(path)
+    folder = info.context.folder
+    if folder is None:
+        raise ValueError(f"a light step keeps no file, so {path.name} would be lost")
     if not path.is_relative_to(folder):
         raise ValueError(f"{path} was not made with ctx.out(): only those files are kept")
     if not path.is_file():

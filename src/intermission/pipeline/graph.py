@@ -13,7 +13,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from intermission.errors import ParameterError, PipelineError
 from intermission.model import Edge, EdgeKind, StepKind, StepSpec, canonical
-from intermission.pipeline.context import Context
+from intermission.pipeline.context import Context, is_output_name
 from intermission.pipeline.hints import holds_set, list_item, type_name, without_none
 from intermission.pipeline.step import Step, encode_parameter
 
@@ -28,6 +28,12 @@ class Pipeline:
     def __init__(self, name: str, steps: Iterable[Step], *, output: str | None = None) -> None:
         self.name = name
         self.output = output or name
+        for what in (self.name, self.output):
+            if not is_output_name(what) or "/" in what:
+                raise PipelineError(
+                    f"a pipeline or its output folder cannot be called {what!r}.",
+                    remedy="Use letters, digits, - and _.",
+                )
         self.steps: dict[str, Step] = {}
         for step in steps:
             if not isinstance(step, Step):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -106,8 +112,8 @@ class Pipeline:
                 step, 'has on_error="gap" but is not mapped', "Only a chunk can be a gap."
             )
         publish = step.publish
-        if publish is None and last and kind in (StepKind.REDUCE, StepKind.SINGLE):
-            publish = ""
+        if publish is None and last and kind is not StepKind.PLAN:
+            publish = f"{step.name}/{{index:05d}}/{{name}}" if step.mapped else "{name}"
         return StepSpec(
             name=step.name,
             version=step.version,

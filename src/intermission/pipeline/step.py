@@ -16,7 +16,8 @@ from pydantic.errors import PydanticSchemaGenerationError
 from intermission.errors import Permanent, PipelineError
 from intermission.model import Source, canonical
 from intermission.pipeline.chunk import Chunk, ordered
-from intermission.pipeline.context import Context
+from intermission.pipeline.context import Context, is_output_name
+from intermission.pipeline.file import Kept
 from intermission.pipeline.hints import list_item, type_name
 
 
@@ -57,6 +58,13 @@ class Step:
         if on_error not in ("fail", "gap"):
             raise PipelineError(
                 f"step {self.name}: on_error must be 'fail' or 'gap', not {on_error!r}."
+            )
+
+        if publish is not None and not _is_template(publish):
+            raise PipelineError(
+                f"step {self.name}: {publish!r} cannot name published files.",
+                remedy="Use a relative name that may hold {index} and {name}, such as "
+                "'chunks/chunk_{index:04d}.txt'.",
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -167,7 +175,7 @@ class Step:
                 chunks = self._result.validate_python(result)
                 return "[" + ",".join(ordered(self.name, chunks)) + "]"
             data = self._result.dump_json(
-                result, context=folder, warnings="error", by_alias=True, round_trip=True
+                result, context=Kept(folder), warnings="error", by_alias=True, round_trip=True
             )
             # None and NaN are written without a warning whatever the type says; a receipt that
             # cannot be read back would be worse than a failed attempt.
@@ -183,6 +191,13 @@ class Step:
     def decode(self, text: str, files: Mapping[str, Path]) -> Any:
         """A stored result as the value a downstream step gets."""
         return self._result.validate_json(text, context=files)
+
+
+def _is_template(publish: str) -> bool:
+    try:
+        return is_output_name(publish.format(index=0, name="name"))
+    except (LookupError, ValueError):
+        return False
 
 
 def _brief(value: Any) -> str:

@@ -62,14 +62,17 @@ class Seen:
         plan = self.job.step(edge.upstream).plan if edge.kind is EdgeKind.ALL else None
         return None if plan is None else self.places.get((plan, 0))
 
+    def lacks(self, edge: Edge, index: int) -> bool:
+        """An input ended without a result, and is not a gap that a fan-in may pass over."""
+        stopped = [row for row in self.upstream(edge, index) if row and row.state in STOPPED]
+        if edge.kind is EdgeKind.ALL:
+            return any(not self.is_gap(row) for row in stopped)
+        return bool(stopped)
+
     def hopeless(self, edge: Edge, index: int) -> bool:
         """The edge cannot be satisfied unless somebody retries what is above it."""
         plan = self.plan_behind(edge)
-        above = [row for row in self.upstream(edge, index) if row is not None]
-        if edge.kind is EdgeKind.ALL:
-            stopped = any(row.state in STOPPED and not self.is_gap(row) for row in above)
-            return stopped or (plan is not None and plan.state in STOPPED)
-        return any(row.state in STOPPED for row in above)
+        return self.lacks(edge, index) or (plan is not None and plan.state in STOPPED)
 
     def is_gap(self, row: TaskRow) -> bool:
         """The task may be missing: its step says so, or its chunk is a gap further up."""
@@ -169,7 +172,8 @@ class Oracle:
         if row.state in NEEDS_INPUTS:
             assert seen.has_inputs(row), f"{row} is ahead of its inputs"
         if row.state in CLAIMABLE | HELD:
-            assert not hopeless, f"{row} runs without an input that failed"
+            lacks = any(seen.lacks(edge, row.index) for edge in edges)
+            assert not lacks, f"{row} runs without an input that failed"
         if row.state is TaskState.BLOCKED:
             assert not seen.may_start(row), f"nobody told {row} that its inputs are there"
             assert not hopeless, f"{row} waits for an input that will never come"

@@ -1,0 +1,172 @@
+"""Fills in the parts of these pages that the code knows best; run it after changing the code.
+
+A page says `<!-- generated: NAME -->` and `<!-- end -->` around such a part. Everything else is
+written by hand and left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from intermission import errors, model
+from intermission.model import CLAIMABLE, FINISHED, HELD, JobState, TaskState
+from intermission.settings import PREFIX, Settings
+
+DOCS = Path(__file__).parent
+_PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def task_diagram() -> str:
+    """The transition table as a picture, without the two arrows that nearly every state has."""
+    aside = {TaskState.CANCELLED, TaskState.BLOCKED}
+    unfinished = set(TaskState) - FINISHED
+    if any(TaskState.CANCELLED not in model.TRANSITIONS[state] for state in unfinished):
+        raise ValueError("not every unfinished task can be cancelled: the page says so")
+    left_out = [(was, TaskState.BLOCKED) for was in TaskState]
+    left_out += [(was, TaskState.CANCELLED) for was in unfinished]
+    edges = [
+        (was, now)
+        for was, now in _edges(model.TRANSITIONS)
+        if (was, now) not in left_out or was in aside
+    ]
+    return _mermaid([*edges, (TaskState.DONE, "[*]")], start=TaskState.BLOCKED)
+
+
+def job_diagram() -> str:
+    return _mermaid(list(_edges(model.JOB_TRANSITIONS)), start=JobState.PENDING)
+
+
+def _edges(table: Mapping[StrEnum, frozenset[StrEnum]]) -> Iterator[tuple[StrEnum, StrEnum]]:
+    for was, after in table.items():
+        yield from ((was, now) for now in type(was) if now in after)
+
+
+def _mermaid(edges: list[tuple[str, str]], *, start: str) -> str:
+    lines = ["stateDiagram-v2", f"    [*] --> {start}"]
+    lines += [f"    {was} --> {now}" for was, now in edges]
+    return "```mermaid\n" + "\n".join(lines) + "\n```"
+
+
+def task_transitions() -> str:
+    return _transitions(model.TRANSITIONS, kind=_task_kind)
+
+
+def job_transitions() -> str:
+    return _transitions(model.JOB_TRANSITIONS, kind=None)
+
+
+def _task_kind(state: StrEnum) -> str:
+    groups = {"claimable": CLAIMABLE, "held": HELD, "finished": FINISHED}
+    return ", ".join(name for name, states in groups.items() if state in states)
+
+
+def _transitions(
+    table: Mapping[StrEnum, frozenset[StrEnum]], kind: Callable[[StrEnum], str] | None
+) -> str:
+    rows = [
+        [f"`{was}`", *([kind(was)] if kind else []), ", ".join(f"`{now}`" for now in sorted(after))]
+        for was, after in table.items()
+    ]
+    return _table(["state", *(["it is"] if kind else []), "may become"], rows)
+
+
+def settings() -> str:
+    rows = [
+        [f"`{name}`", f"`{PREFIX}{name.upper()}`", _default(name), f"{field.description}"]
+        for name, field in Settings.model_fields.items()
+    ]
+    return _table(["setting", "variable", "default", "what it is"], rows)
+
+
+def _default(name: str) -> str:
+    field = Settings.model_fields[name]
+    if field.default_factory is not None:
+        return "the number of usable cores"
+    value = field.default
+    if value in (None, ()):
+        return "none"
+    if isinstance(value, tuple):
+        return f"`{','.join(f'{one:g}' for one in value)}`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def error_tree() -> str:
+    """The errors with their exit codes, as `errors.py` defines them."""
+    rows = [
+        [
+            "\u00a0" * 4 * depth + f"`{kind.__name__}`",
+            str(kind.exit_code),
+            "yes" if kind.retryable else "no",
+            (kind.__doc__ or "").splitlines()[0],
+        ]
+        for depth, kind in _descend(errors.IntermissionError, 0)
+    ]
+    return _table(["error", "exit code", "another attempt may help", "meaning"], rows)
+
+
+def _descend(kind: type, depth: int) -> Iterator[tuple[int, type[errors.IntermissionError]]]:
+    yield depth, kind
+    for below in kind.__subclasses__():
+        if below.__module__ == errors.__name__:
+            yield from _descend(below, depth + 1)
+
+
+def receipt_fields() -> str:
+    return _fields(model.Receipt)
+
+
+def file_fields() -> str:
+    return _fields(model.FileRef)
+
+
+def _fields(kind: type) -> str:
+    hints = typing.get_type_hints(kind)
+    return _table(["field", "type"], [[f"`{name}`", _type(hint)] for name, hint in hints.items()])
+
+
+def _type(hint: object) -> str:
+    if isinstance(hint, type) and not isinstance(hint, types.GenericAlias):
+        return {"str": "string", "int": "number"}.get(hint.__name__, hint.__name__)
+    if typing.get_origin(hint) is tuple:
+        return f"list of `{typing.get_args(hint)[0].__name__}`"
+    if types.NoneType in typing.get_args(hint):
+        return "string or null"
+    return "object of strings"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("|" + "|".join(f" {cell} " for cell in line) + "|" for line in lines).replace(
+        " --- ", "---"
+    )
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "task-diagram": task_diagram,
+    "task-transitions": task_transitions,
+    "job-diagram": job_diagram,
+    "job-transitions": job_transitions,
+    "settings": settings,
+    "error-tree": error_tree,
+    "receipt-fields": receipt_fields,
+    "file-fields": file_fields,
+}
+
+
+def filled(text: str) -> str:
+    """A page with its generated parts made anew."""
+    return _PART.sub(lambda found: f"{found[1]}{PARTS[found[2]]()}\n{found[3]}", text)
+
+
+def pages() -> list[Path]:
+    return [path for path in sorted(DOCS.rglob("*.md")) if _PART.search(path.read_text())]
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(filled(page.read_text()))

@@ -1,0 +1,152 @@
+"""What must hold whatever happens, checked at every call to the store and the ledger.
+
+The audit sees each call of each simulated process at the instant it takes effect. It knows
+which receipts stand, which of them lost their right to, and what was executed when.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from intermission.engine.receipt import receipt_key
+from intermission.errors import NotFound
+from intermission.model import HELD, Completion, Job, Lease, Receipt, StepKind, TaskRow, TaskState
+from intermission.ports.ledger import Ledger
+from intermission.ports.store import Store
+
+_RECEIPTS = "receipts/"
+_LATE = HELD | {TaskState.ABANDONED, TaskState.DONE}
+"""Where a completion under the current fence is accepted, or is a repeat."""
+
+
+class Violation(AssertionError):
+    """Something that must never happen has happened."""
+
+
+class Audit:
+    """The book of one simulation."""
+
+    def __init__(self, store: Store, job: Job) -> None:
+        self._store = store
+        self._job = job
+        self._standing: dict[str, bytes] = {}
+        self._condemned: set[str] = set()
+        self._leases: set[tuple[int, int, int]] = set()
+        self.executions: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        """How often something happened that a good set of seeds must have seen."""
+
+    def store_call(self, name: str, *args: Any, **options: Any) -> Any:
+        """A call to the store, held against what may happen to receipts."""
+        key = str(args[0]) if args else ""
+        before = self._standing.get(key)
+        result = getattr(self._store, name)(*args, **options)
+        if key.startswith(_RECEIPTS) and name in ("create", "replace", "move", "delete"):
+            now = self._read(key)
+            if before is not None and now is None:
+                self._taken_away(key, Receipt.from_json(before), name)
+            elif before not in (None, now):
+                raise Violation(f"{name} changed the standing receipt {key}")
+            self._standing.pop(key, None)
+            if now is not None:
+                self._standing[key] = now
+        return result
+
+    def _taken_away(self, key: str, receipt: Receipt, name: str) -> None:
+        if name != "move":
+            raise Violation(f"the receipt {key} was lost by a {name}")
+        self.counts["receipt quarantined"] += 1
+        if receipt.attempt not in self._condemned and self.sound(receipt):
+            raise Violation(
+                f"the sound receipt {key} of attempt {receipt.attempt} was put into quarantine"
+            )
+
+    def _read(self, key: str) -> bytes | None:
+        try:
+            return self._store.read(key)
+        except NotFound:
+            return None
+
+    def sound(self, receipt: Receipt) -> bool:
+        """Every file that a receipt names is there, byte for byte."""
+        found = ((file, self._read(file.key)) for file in receipt.files)
+        return all(
+            data is not None and hashlib.sha256(data).hexdigest() == file.sha256
+            for file, data in found
+        )
+
+    def standing(self, step: str, task_key: str) -> Receipt | None:
+        """The receipt that makes a task finished, if it has one whose bytes are there."""
+        data = self._standing.get(receipt_key(step, task_key))
+        receipt = None if data is None else Receipt.from_json(data)
+        return receipt if receipt is not None and self.sound(receipt) else None
+
+    def executing(self, step: str, task_key: str, stood: Receipt | None) -> None:
+        """A step is running; `stood` is the receipt its task had before the attempt looked."""
+        self.executions[task_key] += 1
+        now = self.standing(step, task_key)
+        if stood is not None and now == stood and stood.attempt not in self._condemned:
+            raise Violation(f"{step} {task_key} is executed again although it has a receipt")
+
+    def ledger_call(self, age: int, ledger: Ledger, name: str, *args: Any, **options: Any) -> Any:
+        """A call to a ledger. `age` rises when what the ledger remembers was taken back."""
+        if name == "claim":
+            leases = ledger.claim(*args, **options)
+            self._claimed(age, leases)
+            return leases
+        if name == "complete":
+            return self._complete(ledger, *args)
+        if name == "spoil":
+            return self._spoil(ledger, *args, **options)
+        return getattr(ledger, name)(*args, **options)
+
+    def _claimed(self, age: int, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            handed = age, lease.task_id, lease.fence
+            if handed in self._leases:
+                raise Violation(f"{lease} was handed out twice")
+            self._leases.add(handed)
+
+    def _complete(self, ledger: Ledger, done: Sequence[Completion]) -> list[bool]:
+        before = self._rows(ledger)
+        answers = ledger.complete(done)
+        if not any(answers) and self._rows(ledger) != before:
+            raise Violation("a refused completion changed the ledger")
+        expected = [_is_current(before.get(one.task_id), one) for one in done]
+        # A plan may take away, in the same transaction, what another completion was about.
+        alone = len(done) == 1 or not any(self._is_plan(before, one) for one in done)
+        if alone and answers != expected:
+            raise Violation(f"completions {done} of {before} were answered {answers}")
+        self.counts["completion refused"] += answers.count(False)
+        return answers
+
+    def _is_plan(self, rows: dict[int, TaskRow], completion: Completion) -> bool:
+        row = rows.get(completion.task_id)
+        return row is not None and self._job.step(row.step).kind is StepKind.PLAN
+
+    def _rows(self, ledger: Ledger) -> dict[int, TaskRow]:
+        return {row.id: row for row in ledger.tasks(self._job.key)}
+
+    def _spoil(self, ledger: Ledger, *args: Any, **options: Any) -> list[TaskRow]:
+        keys = {
+            (spec.name, index): output.task_key
+            for spec in self._job.steps
+            for index, output in enumerate(ledger.outputs(self._job.key, spec.name))
+            if output is not None
+        }
+        spoiled = ledger.spoil(*args, **options)
+        for row in spoiled:
+            data = self._standing.get(
+                receipt_key(row.step, keys.get((row.step, row.index), row.key))
+            )
+            if data is not None:
+                self._condemned.add(Receipt.from_json(data).attempt)
+        self.counts["task spoiled"] += len(spoiled)
+        return spoiled
+
+
+def _is_current(row: TaskRow | None, completion: Completion) -> bool:
+    return row is not None and row.fence == completion.fence and row.state in _LATE
