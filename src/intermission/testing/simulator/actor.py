@@ -28,8 +28,8 @@ class Actor:
         self._back = threading.Lock()
         self._go.acquire()
         self._back.acquire()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
 
     def resume(self, pauses: int = 1) -> None:
         """Let it run until it has paused so many times, or ended."""
@@ -56,7 +56,7 @@ class Actor:
         self.killed = True
         if not self.ended:
             self.resume()
-        self._thread.join()
+        self.thread.join()
 
     def _run(self) -> None:
         self._go.acquire()

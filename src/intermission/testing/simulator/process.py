@@ -1,6 +1,6 @@
-"""A simulated `run` process: the real engine between a wire to the store and one to the ledger.
+"""A simulated process: the real engine between a wire to the store and one to the ledger.
 
-It does what a worker with one slot does, in one actor: submit or continue the job, rescue,
+It does in one actor what a worker with one slot does: submit or continue the job, rescue,
 claim, run tasks, record how they end. Its keeper is the real one, ticked by the simulation.
 """
 
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intermission.engine import record
 from intermission.engine.keeper import Held, Keeper
 from intermission.engine.outcome import Failed, Faulted, Finished, Outcome, Spoiled
 from intermission.engine.plan import expand, with_gaps
-from intermission.engine.rebuild import remember_job
+from intermission.engine.publish import publish
+from intermission.engine.rebuild import rebuild, remember_job
 from intermission.engine.run_task import Hooks, Work, gaps, run_task
 from intermission.engine.verify import verify
 from intermission.engine.workspace import Workspace
@@ -28,94 +28,269 @@ from intermission.errors import (
     LedgerError,
     StoreError,
 )
-from intermission.model import JobState, Lease
+from intermission.model import Completion, JobState, Lease
 from intermission.telemetry import reached
 from intermission.testing.simulator.actor import Actor
 from intermission.testing.simulator.talk import TALK
-
-if TYPE_CHECKING:
-    from intermission.testing.simulator.simulation import Simulation
+from intermission.testing.simulator.wire import Wire
+from intermission.testing.simulator.world import World
 
 LEASE_TTL_S = 8.0
 RENEW_EVERY_S = 2.0
 POLL_S = 1.0
 RETRY_DELAYS_S = (0.5, 2.0)
-ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-
+_ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+_JOB = "talk"
 _LOG = logging.Logger("simulated")
-_STORE_CALLS = {"create", "replace", "read", "fetch", "stat", "list", "move", "delete"}
-_SILENT = {"close", "uri", "local_path", "presign"}
 
 
 class SlotKilled(BaseException):
-    """The slot's process ended in the middle of a task, but not the worker's."""
-
-
-class Wire:
-    """One process's connection. Each call is an instant at which anything may happen."""
-
-    def __init__(self, process: Process, kind: str, call: Callable[..., Any]) -> None:
-        self._process = process
-        self._kind = kind
-        self._call = call
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            if name in _SILENT:
-                return self._call(name, *args, **options)
-            self._process.pause(f"{self._kind}.{name} {_brief(args)}")
-            self._process.suffer(self._kind, "before")
-            result = self._call(name, *args, **options)
-            self._process.suffer(self._kind, "after")
-            return result
-
-        return call
-
-
-def _brief(args: tuple[Any, ...]) -> str:
-    """The first argument, without what differs from run to run."""
-    first = args[0] if args and isinstance(args[0], str) else ""
-    kind, _, rest = first.partition("/")
-    return kind if kind == "quarantine" else f"{kind}/{rest[:16]}"
+    """The slot ended in the middle of a task, but not the worker."""
 
 
 class Process:
     """One process, from its start to its end or its death."""
 
-    def __init__(self, sim: Simulation, name: str, random: Random, *, thorough: bool) -> None:
+    def __init__(
+        self, world: World, name: str, random: Random, *, task: str = "run", thorough: bool = False
+    ) -> None:
         self.name = name
-        self.sim = sim
-        self.stalled_until_s = 0.0
-        self.sleeping_until_s = 0.0
-        self.ticked_s = sim.clock.monotonic_s()
-        self.draining = False
-        self.armed: tuple[str, str] | None = None
-        """A fault in waiting: which wire, and whether before or after the call takes effect."""
-        self.fails_next = False
-        """The next step to run raises."""
-        self.repeats_next = False
-        """The next completion is sent twice."""
-        self._place = sim.place
-        self._ledger: Any = None
-        self._running: Lease | None = None
-        self._kill_slot = ""
-        self._random = random
+        self.place = world.place
+        """Where its ledger is; it may be led to another one while it works."""
+        self.stalled_until_s = self.sleeping_until_s = 0.0
+        self.draining = ""
+        self.faults: dict[str, str] = {}
+        """Faults in waiting: by wire, whether it fails before or after a call took effect."""
+        self.next_step_fails = self.next_completion_repeats = False
+        self._world = world
         self._thorough = thorough
         self._capacity = random.randint(1, 3)
         self._one_by_one = random.random() < 0.5
-        self._scratch = sim.scratch
-        self.store: Any = Wire(self, "store", sim.audit.store_call)
-        self.outputs: Any = Wire(self, "outputs", lambda name, *a, **o: getattr(sim.outputs, name)(*a, **o))
-        self.ledger: Any = Wire(self, "ledger", self._ledger_call)
-        self._work = Work(sim.job, TALK, self.store, self.outputs, self._scratch, name)
+        self._lease: Lease | None = None
+        self._slot_ends: str | None = None
+        self._lost: set[tuple[int, int]] = set()
+        self.store: Any = self._wire("store", world.audit.store_call)
+        self.outputs: Any = self._wire("outputs", self._outputs_call)
+        self.ledger: Any = self._wire("ledger", self._ledger_call(name))
+        self._work = Work(world.job, TALK, self.store, self.outputs, world.scratch, name)
         self.keeper = Keeper(
             name,
-            sim.clock,
+            world.clock,
             lease_ttl_s=LEASE_TTL_S,
             renew_every_s=RENEW_EVERY_S,
-            on_lost=self._lost,
-            on_cancelled=self._cancelled,
+            on_lost=self._on_lost,
+            on_cancelled=self._on_lost,
         )
-        self.actor = Actor(name, self._run)
+        beside = self._wire("ledger", self._ledger_call(f"{name}-keeper"))
+        self.keeper.open(
+            _JOB, Workspace(world.scratch, lambda: self.store, None, lambda: beside)
+        )
+        self.actor = Actor(name, self._run if task == "run" else self._rebuild)
 
-    # wires are filled in below
+    def _wire(self, name: str, call: Any) -> Wire:
+        return Wire(name, call, self.pause, self._suffer)
+
+    def _outputs_call(self, method: str, *args: Any, **options: Any) -> Any:
+        return getattr(self._world.outputs, method)(*args, **options)
+
+    def _ledger_call(self, who: str) -> Any:
+        def call(method: str, *args: Any, **options: Any) -> Any:
+            ledger = self._world.ledger(who, self.place)
+            return self._world.audit.ledger_call(self.place, ledger, method, *args, **options)
+
+        return call
+
+    def pause(self, where: str) -> None:
+        """An instant at which others may run, and this process may be killed or stopped."""
+        self._world.note(f"{self.name} {where}")
+        if threading.current_thread() is not self.actor.thread:
+            return
+        self._check_slot()
+        self.actor.pause(where)
+        self._check_slot()
+        fault = self.faults.get(where.partition(".")[0])
+        if fault == "before":
+            self._suffer_now(where.partition(".")[0])
+
+    def _check_slot(self) -> None:
+        if self._lease is not None and self._slot_ends is not None:
+            raise SlotKilled(self._slot_ends)
+
+    def _suffer(self, wire: str) -> None:
+        if self.faults.get(wire) == "after":
+            self._suffer_now(wire)
+
+    def _suffer_now(self, wire: str) -> None:
+        del self.faults[wire]
+        self._world.note(f"{self.name} {wire} error")
+        kind = LedgerError if wire == "ledger" else StoreError
+        raise kind(f"the {wire} did not answer.", remedy="Run the same command again.")
+
+    def _sleep(self, seconds: float) -> None:
+        self.sleeping_until_s = self._world.clock.monotonic_s() + seconds
+        self.pause("sleeping")
+
+    def kill_slot(self, verdict: str = "") -> bool:
+        """End the slot; with a verdict, on purpose. False when no task is running."""
+        if self._lease is not None:
+            self._slot_ends = verdict
+        return self._lease is not None
+
+    def _on_lost(self, _: str, held: Held) -> None:
+        self._world.audit.counts["lease lost"] += 1
+        if self._lease is not None and self._lease.task_id == held.task_id:
+            self._slot_ends = "its lease was lost"
+        self._lost.add((held.task_id, held.fence))
+
+    def _run(self) -> None:
+        """What `run` does, until the job has ended or the machine fails."""
+        try:
+            self._submit()
+            while not self.draining:
+                self._rescue()
+                leases = self._claim()
+                self._run_batch(leases)
+                if not leases and self._has_ended():
+                    return
+            self._leave()
+        except IntermissionError as e:
+            self._world.note(f"{self.name} stops: {e}")
+
+    def _rebuild(self) -> None:
+        try:
+            rebuild(self.ledger, self.store, self._world.scratch)
+        except IntermissionError as e:
+            self._world.note(f"{self.name} stops: {e}")
+
+    def _submit(self) -> None:
+        job, world = self._world.job, self._world
+        remember_job(self.store, job)
+        if not self.ledger.submit(job, expand(job, {})):
+            verify(
+                self.ledger,
+                self.store,
+                job,
+                world.scratch,
+                world.clock,
+                thorough=self._thorough,
+            )
+            if self.ledger.jobs(job.key)[0].state in (JobState.FAILED, JobState.CANCELLED):
+                self.ledger.retry(job.key)
+        reached("after-submit")
+
+    def _rescue(self) -> None:
+        self.ledger.rescue([one for one in self.ledger.workers() if one in self._world.dead])
+
+    def _claim(self) -> list[Lease]:
+        asked_at_s = self._world.clock.monotonic_s()
+        leases: list[Lease] = self.ledger.claim(
+            self.name, self._capacity, lease_ttl_s=LEASE_TTL_S, jobs=[self._world.job.key]
+        )
+        reached("after-claim")
+        deadline_s = asked_at_s + LEASE_TTL_S
+        held = [Held(one.task_id, one.fence, deadline_s, asked_at_s) for one in leases]
+        self.keeper.hold(_JOB, held)
+        return leases
+
+    def _has_ended(self) -> bool:
+        (row,) = self.ledger.jobs(self._world.job.key)
+        if row.state not in _ENDED:
+            self._sleep(POLL_S)
+            return False
+        if row.state is JobState.DONE:
+            self._publish_all()
+        return True
+
+    def _publish_all(self) -> None:
+        job, world = self._world.job, self._world
+        for row, output in self.ledger.receipts(job.key):
+            spec = job.step(row.step)
+            if spec.publish is not None:
+                publish(self.store, self.outputs, spec, row.index, output.files, world.scratch)
+
+    def _run_batch(self, leases: Sequence[Lease]) -> None:
+        finished: list[tuple[Lease, Completion]] = []
+        for no, lease in enumerate(leases):
+            if self.draining:
+                self._record(finished)
+                self._give_back(leases[no:], self.draining)
+                return
+            if (lease.task_id, lease.fence) in self._lost:
+                continue
+            outcome = self._run_slot(lease)
+            if isinstance(outcome, Finished):
+                finished.append((lease, outcome.completion))
+            elif outcome is not None:
+                self._record_trouble(lease, outcome)
+            if self._one_by_one:
+                self._record(finished)
+                finished = []
+        self._record(finished)
+
+    def _run_slot(self, lease: Lease) -> Outcome | None:
+        """One task as a slot runs it; None when the slot was killed on purpose."""
+        ids = lease.task_id, lease.fence
+        self._lease, self._slot_ends = lease, None
+        hooks = Hooks(_LOG, self._executes(lease), lambda: False)
+        try:
+            return Finished(run_task(self._work, lease, hooks), 0.0)
+        except SlotKilled as e:
+            if e.args[0]:
+                self._lease = None
+                self._give_back([lease], e.args[0])
+                return None
+            return Failed(*ids, "SlotDied", "the slot was killed", False)
+        except CorruptArtifact as e:
+            return Spoiled(*ids, e.task_key, e.key, str(e))
+        except EnvironmentFault as e:
+            return Faulted(*ids, e.message, e.remedy)
+        except Exception as e:
+            permanent = isinstance(e, IntermissionError) and not e.retryable
+            return Failed(*ids, type(e).__name__, str(e), permanent)
+        finally:
+            self._lease = None
+
+    def _executes(self, lease: Lease) -> Any:
+        """What the step's report of progress does: it tells that the step is running."""
+        key = with_gaps(lease.key, gaps(lease))
+        stood = self._world.audit.standing(lease.step, key)
+
+        def executing(_: float) -> None:
+            self._world.audit.executing(lease.step, key, stood)
+            self.pause(f"executing {lease.step}[{lease.index}]")
+            if self.next_step_fails:
+                self.next_step_fails = False
+                raise RuntimeError("it failed this once")
+
+        return executing
+
+    def _record(self, finished: Sequence[tuple[Lease, Completion]]) -> None:
+        world = self._world
+        for _ in range(1 + (self.next_completion_repeats and bool(finished))):
+            record.complete(self.ledger, self.store, world.job, finished, world.scratch)
+        if finished:
+            self.next_completion_repeats = False
+        world.sent += [(self, lease, completion) for lease, completion in finished]
+        self.keeper.let_go(_JOB, [lease.task_id for lease, _ in finished])
+
+    def _record_trouble(self, lease: Lease, outcome: Outcome) -> None:
+        ledger, store, job = self.ledger, self.store, self._world.job
+        held = [(lease.task_id, lease.fence)]
+        if isinstance(outcome, Failed):
+            ledger.fail([record.failure(job, lease, outcome, RETRY_DELAYS_S)])
+        elif isinstance(outcome, Spoiled):
+            lost = {outcome.input_key: [outcome.file_key]}
+            record.spoil(ledger, store, job, lost, outcome.message)
+            ledger.release(held, reason=outcome.message)
+        elif isinstance(outcome, Faulted):
+            ledger.release(held, reason=outcome.message)
+            self.draining = outcome.message
+        self.keeper.let_go(_JOB, [lease.task_id])
+
+    def _give_back(self, leases: Sequence[Lease], reason: str) -> None:
+        reached("before-release")
+        self.ledger.release([(one.task_id, one.fence) for one in leases], reason=reason)
+        self.keeper.let_go(_JOB, [one.task_id for one in leases])
+
+    def _leave(self) -> None:
+        self.ledger.mark(self._world.job.key, JobState.DRAINING, reason=self.draining)

@@ -264,8 +264,7 @@ class SqliteLedger(Waiting):
                     self._after_failure(job_id, step, index)
             changed = len(rows)
             for (id,) in self._db.execute(SQL["active_jobs"]).fetchall():
-                changed += self._unblock_all(id)
-                self._after_change(id)
+                changed += self._sweep(id)
             return changed
 
     def retry(self, job_key: str, task_ids: Collection[int] | None = None) -> int:

@@ -70,9 +70,6 @@ class Waiting(Reads):
         values = {"job": job_id, "step": step, "idx": index, "now_ms": self._clock.now_ms()}
         return len(self._db.execute(SQL["unblock"], values).fetchall())
 
-    def _unblock_all(self, job_id: int) -> int:
-        return sum(self._unblock(job_id, no, None) for no in range(len(self._job(job_id).steps)))
-
     def _unblock_after(self, ended: Collection[tuple[int, int, int]]) -> None:
         """Re-check what waited for these tasks; a fan-in once, however many inputs ended."""
         waiting: dict[tuple[int, int, int | None], None] = {}
@@ -86,11 +83,18 @@ class Waiting(Reads):
         for job_id, step, index in waiting:
             self._unblock(job_id, step, index)
 
-    def _after_change(self, job_id: int) -> None:
-        """Look at every blocked task of a job: may it start, or never again? Has the job ended?"""
-        self._unblock_all(job_id)
-        self._cancel_hopeless(job_id, [(spec.name, None) for spec in self._job(job_id).steps])
+    def _sweep(self, job_id: int) -> int:
+        """Look at every blocked task of a job, in case it was missed. How many may start."""
+        steps = range(len(self._job(job_id).steps))
+        started = sum(self._unblock(job_id, step, None) for step in steps)
         self._settle(job_id)
+        return started
+
+    def _after_change(self, job_id: int) -> None:
+        """Tasks came or were put back: which may start, which never will, has the job ended?"""
+        everywhere = [(spec.name, None) for spec in self._job(job_id).steps]
+        self._cancel_hopeless(job_id, everywhere)
+        self._sweep(job_id)
 
     def _cancel_hopeless(self, job_id: int, where: Iterable[tuple[str, int | None]]) -> None:
         """Cancel blocked tasks whose inputs stopped; `where` is in the order of the graph."""

@@ -82,6 +82,8 @@ CREATE INDEX tasks_claimable ON tasks (job_id, id)
     WHERE state IN ('pending', 'retrying', 'abandoned', 'corrupt');
 CREATE INDEX tasks_held ON tasks (job_id, step)
     WHERE state IN ('leased', 'running');
+CREATE INDEX tasks_blocked ON tasks (job_id, step, idx)
+    WHERE state = 'blocked';
 CREATE INDEX tasks_unfinished ON tasks (job_id, step)
     WHERE state NOT IN ('done', 'failed', 'cancelled');
 CREATE INDEX tasks_stopped ON tasks (job_id, step)

@@ -1,0 +1,79 @@
+"""The command line: arguments in, data on standard output, everything else on standard error.
+
+It calls `intermission.app` and decides nothing about tasks. Importing it must stay cheap:
+a command's module imports what it needs inside the command, so that `--help` loads none of it.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from intermission.cli import (
+    cancel,
+    config,
+    doctor,
+    finish,
+    gc,
+    inspect,
+    logs,
+    ls,
+    plan,
+    rebuild,
+    retry,
+    run,
+    status,
+    watch,
+    why,
+)
+from intermission.cli.command import Command
+
+app = typer.Typer(
+    name="intermission",
+    help="Media pipelines that survive interruption: the same command always continues.",
+    no_args_is_help=True,
+    # Plain help and usage errors: loading what draws boxes takes longer than all the rest.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for function in (
+    run.run,
+    plan.plan,
+    ls.ls,
+    status.status,
+    watch.watch,
+    logs.logs,
+    inspect.inspect,
+    why.why,
+    retry.retry,
+    cancel.cancel,
+    finish.finish,
+    rebuild.rebuild,
+    gc.gc,
+    doctor.doctor,
+):
+    app.command(cls=Command)(function)
+app.add_typer(config.app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from intermission import __version__
+
+        print(f"intermission {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    app(prog_name="intermission")

@@ -1,0 +1,74 @@
+"""The end of a run: its exit code, its outputs and its summary."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from intermission.cli.command import AGAIN, say
+from intermission.cli.wording import count, duration, near
+
+if TYPE_CHECKING:
+    from intermission.app import RunReport, SourceRun
+
+INTERRUPTED = 75
+SOME_FAILED = 3
+
+
+def exit_code(report: RunReport) -> int:
+    """0 done, 3 some sources failed, 75 interrupted; else what stopped the worst of them."""
+    if report.interrupted is not None:
+        return INTERRUPTED
+    undone = [run for run in report.sources if not run.done]
+    if not undone:
+        return 0
+    if len(undone) < len(report.sources):
+        return SOME_FAILED
+    return max(1 if run.error is None else run.error.exit_code for run in undone)
+
+
+def print_outputs(report: RunReport) -> None:
+    """The paths of the outputs, one a line, on standard output."""
+    for run in report.sources:
+        for path in run.outputs:
+            print(near(path))
+    sys.stdout.flush()
+
+
+def print_summary(report: RunReport, took_s: float) -> None:
+    """What was reused, run and lost, on standard error."""
+    for run in report.sources:
+        _print_failures(run)
+    total = sum(run.row.total() for run in report.sources if run.row)
+    reused = sum(run.reused + run.tally.adopted.total() for run in report.sources)
+    executed = sum(run.tally.executed.total() for run in report.sources)
+    line = f"reused {reused:,} of {count(total, 'task')}, ran {executed:,} in {duration(took_s)}"
+    if len(report.sources) > 1:
+        done = sum(run.done for run in report.sources)
+        line += f"; {done:,} of {count(len(report.sources), 'source')} done"
+    say(line)
+    if report.interrupted is not None:
+        say(f"interrupted ({report.interrupted}). {AGAIN}")
+
+
+def _print_failures(run: SourceRun) -> None:
+    if not run.failures or run.row is None:
+        return
+    key = run.row.job.key[:10]
+    say(f"{near(run.path)}: {'gaps' if run.done else 'failed'}")
+    for task in run.failures:
+        say(f"  {task.name}: {task.message} ({count(task.attempts, 'attempt')})")
+    failed = run.row.total(run.failures[0].state)
+    if failed > len(run.failures):
+        more = failed - len(run.failures)
+        say(f"  and {more:,} more: intermission inspect {key} --state failed")
+    say(f"  more: intermission logs {key} '{run.failures[0].name}'{_where(run)}")
+
+
+def _where(run: SourceRun) -> str:
+    """How to find the job from here, where it is not below the working directory."""
+    with suppress(ValueError):
+        near_by = run.path.relative_to(run.path.cwd())
+        return "" if near_by else ""
+    return f" --in {run.path.parent}"
