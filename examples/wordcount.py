@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 
 from intermission import Chunk, Context, File, Pipeline, Source, step
 
-WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 
 
 class Lines(Chunk):

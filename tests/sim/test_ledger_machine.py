@@ -17,10 +17,10 @@ from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.testing.machine import LedgerMachine
 
 STEPS = 100_000
-STEPS_PER_RUN = 100
+ROUNDS = 10
 RUNS = settings(
-    max_examples=STEPS // STEPS_PER_RUN + 50,
-    stateful_step_count=STEPS_PER_RUN,
+    max_examples=200,
+    stateful_step_count=100,
     deadline=None,
     database=None,
     print_blob=True,
@@ -53,9 +53,12 @@ class SqliteMachine(LedgerMachine):
 def test_no_rule_is_broken(machine: type[LedgerMachine]) -> None:
     number = int(os.environ.get("INTERMISSION_SEED") or secrets.randbits(32))
     machine.steps_run = 0
-    try:
-        run_state_machine_as_test(seed(number)(machine), settings=RUNS)
-    except BaseException as e:
-        e.add_note(f"Run it again with INTERMISSION_SEED={number}")
-        raise
-    assert machine.steps_run >= STEPS
+    for n in range(ROUNDS):
+        try:
+            run_state_machine_as_test(seed(number + n)(machine), settings=RUNS)
+        except BaseException as e:
+            e.add_note(f"Run it again with INTERMISSION_SEED={number + n}")
+            raise
+        if machine.steps_run >= STEPS:
+            return
+    pytest.fail(f"only {machine.steps_run} steps in {ROUNDS} rounds; {STEPS} were wanted")

@@ -261,7 +261,8 @@ class Worker:
     def _wait(self, wake: int) -> None:
         """Sleep until a slot speaks, a slot ends or a signal comes; record what was said."""
         by_fd = {slot.connection.fileno(): slot for slot in self._slots}
-        timeout_s = 0.0 if self._could_dispatch() else POLL_S
+        through = not self._open and not self._slots.busy
+        timeout_s = 0.0 if through or self._could_dispatch() else POLL_S
         ready, _, _ = select.select([*by_fd, self._guardian, wake], [], [], timeout_s)
         if wake in ready:
             os.read(wake, 512)

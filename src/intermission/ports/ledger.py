@@ -32,7 +32,11 @@ class Ledger(Protocol):
     """Jobs, tasks and events. One instance per thread; never carried across a fork."""
 
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
-        """Add a job and its first tasks; one transaction. False, and no change, for a known key."""
+        """Add a job and its first tasks; one transaction.
+
+        False if its key is known: then only the steps' limits (attempts, needs, concurrency)
+        change to what they are now.
+        """
         ...
 
     def claim(

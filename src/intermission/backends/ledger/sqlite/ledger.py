@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from intermission.backends.ledger.dependants import dependants
@@ -27,6 +28,7 @@ from intermission.model import (
     Lease,
     Renewal,
     StepKind,
+    StepSpec,
     Task,
     TaskRow,
     TaskState,
@@ -40,24 +42,17 @@ class SqliteLedger(Waiting):
     """A ledger in one file. One instance per thread; open a new one after a fork."""
 
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
+        values = {"key": job.key, "pipeline": job.pipeline, "priority": job.priority}
+        values |= {"spec": job.to_json()} | self._now()
         with self._transaction():
-            row = self._db.execute(
-                SQL["insert_job"],
-                {
-                    "key": job.key,
-                    "pipeline": job.pipeline,
-                    "spec": job.to_json(),
-                    "priority": job.priority,
-                }
-                | self._now(),
-            ).fetchone()
+            row = self._db.execute(SQL["insert_job"], values).fetchone()
             if row is None:
+                self._update_limits(job)
                 return False
             (id,) = row
             numbers = {spec.name: no for no, spec in enumerate(job.steps)}
             for no, spec in enumerate(job.steps):
-                limits = (spec.attempts, spec.needs, spec.concurrency, spec.gap)
-                self._db.execute(SQL["insert_step"], (id, no, spec.name, *limits))
+                self._db.execute(SQL["insert_step"], (id, no, spec.name, *_limits(spec)))
                 for edge in spec.edges:
                     plan = job.step(edge.upstream).plan if edge.kind is EdgeKind.ALL else None
                     self._db.execute(
@@ -67,6 +62,21 @@ class SqliteLedger(Waiting):
             self._add(id, tasks)
             self._after_change(id)
             return True
+
+    def _update_limits(self, job: Job) -> None:
+        """Attempts, needs and limits are no part of a job's key: the newest word counts."""
+        id = self._id(job.key)
+        assert id is not None
+        known = self._job(id)
+        if {spec.name for spec in known.steps} != {spec.name for spec in job.steps}:
+            return
+        steps = tuple(job.step(spec.name) for spec in known.steps)  # as they are numbered here
+        if steps != known.steps:
+            spec = replace(job, steps=steps).to_json()
+            self._db.execute("UPDATE jobs SET spec = ? WHERE id = ?", (spec, id))
+            for no, step in enumerate(steps):
+                self._db.execute(SQL["update_step"], (*_limits(step), id, no))
+            del self._jobs[id]
 
     def claim(
         self,
@@ -357,3 +367,7 @@ class SqliteLedger(Waiting):
                 (state, reason, self._clock.now_ms(), job_key, before),
             ).fetchone()
             return row is not None
+
+
+def _limits(spec: StepSpec) -> tuple[Any, ...]:
+    return spec.attempts, spec.needs, spec.concurrency, spec.gap

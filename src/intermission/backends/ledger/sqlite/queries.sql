@@ -8,6 +8,9 @@ RETURNING id;
 INSERT INTO steps (job_id, no, name, attempts, needs, concurrency, gap)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
+-- name: update_step
+UPDATE steps SET attempts = ?, needs = ?, concurrency = ?, gap = ? WHERE job_id = ? AND no = ?;
+
 -- name: insert_edge
 INSERT INTO edges (job_id, step, upstream, kind, plan) VALUES (?, ?, ?, ?, ?);
 

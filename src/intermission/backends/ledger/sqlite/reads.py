@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,8 @@ class Reads:
         with translated(self.path):
             rows = self._db.execute(
                 "SELECT id, state, created_ms, updated_ms, reason FROM jobs "
-                "WHERE substr(key, 1, length(?1)) = ?1 ORDER BY id DESC",
-                (key_prefix,),
+                "WHERE key >= ? AND key < ? ORDER BY id DESC",
+                (key_prefix, key_prefix + chr(sys.maxunicode)),
             ).fetchall()
             return [self._job_row(*row) for row in rows]
 
