@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,22 @@ class Bench:
     runs: int = 0
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.media.mkdir(parents=True, exist_ok=True)
         if not self.source.exists():
             self.source.write_bytes(self.text)
 
     @property
+    def media(self) -> Path:
+        """What a user sees; the journal and what runs say are kept outside of it."""
+        return self.folder / "media"
+
+    @property
     def source(self) -> Path:
-        return self.folder / "source.txt"
+        return self.media / "source.txt"
 
     @property
     def workspace(self) -> Path:
-        return self.folder / WORKSPACE / self.source.name
+        return self.media / WORKSPACE / self.source.name
 
     @property
     def ledger(self) -> Path:
@@ -101,7 +107,7 @@ class Bench:
 
     @property
     def output(self) -> Path:
-        return self.folder / self.pipeline / self.source.stem / "joined.bin"
+        return self.media / self.pipeline / self.source.stem / "joined.bin"
 
     def order(self, **more: Any) -> dict[str, Any]:
         self.runs += 1
@@ -155,11 +161,21 @@ class Bench:
     def wait_for_executions(self, count: int) -> None:
         until(lambda: len(self.executions()) >= count, f"{count} executions")
 
+    def assert_right(self) -> None:
+        """The output is what an undisturbed run makes, and every execution was worth a receipt."""
+        assert self.output.read_bytes() == self.expected
+        assert set(self.executions()) <= self.receipts()
 
-def expected_output(text: bytes, count: int) -> bytes:
-    """What an undisturbed run makes of a source, computed without Intermission."""
-    from hashlib import sha256
+    @property
+    def expected(self) -> bytes:
+        """What an undisturbed run makes of the source, computed without Intermission."""
+        text = self.source.read_bytes()
+        if self.pipeline == "solo":
+            return sha256(text).digest() * 40
+        return joined(text, self.params.get("count", 29))
 
+
+def joined(text: bytes, count: int) -> bytes:
     out = b""
     for no in range(count):
         piece = sha256(text + str(no).encode()).digest() * 40

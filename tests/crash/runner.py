@@ -49,12 +49,15 @@ class Reporter:
         """Say which tasks are done, where a test asked to hear it."""
         if not self.order.get("tell"):
             return
-        for run in self.runs:
-            if run.ledger is not None and run.job is not None:
-                for row in run.ledger.tasks(run.job.key, states=[TaskState.DONE]):
+        for one in self.runs:
+            if one.ledger is not None and one.job is not None:
+                for row in one.ledger.tasks(one.job.key, states=[TaskState.DONE]):
                     if row.key not in self.told:
                         self.told.add(row.key)
                         say(done=f"{row.step}/{row.key}")
+
+    def draining(self, reason: str) -> None:
+        say(draining=reason)
 
     def closed(self, run: SourceRun) -> None:
         self.tick()

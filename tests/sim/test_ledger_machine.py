@@ -24,6 +24,7 @@ RUNS = settings(
     deadline=None,
     database=None,
     print_blob=True,
+    report_multiple_bugs=False,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

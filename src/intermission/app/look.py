@@ -106,13 +106,14 @@ def _why_done(found: Found, row: TaskRow) -> str:
     attempt = f"attempt {receipt.attempt} from {timestamp(receipt.ended_ms)}"
     if row.adopted:
         return f"reused: the receipt of {attempt} has the same key"
-    earlier = [
-        other
-        for other in receipts_of(found.workspace.open_store(), row.step)
-        if other.ended_ms < receipt.ended_ms
-    ]
-    because = reason(receipt.task_key, row.chunk, receipt.parts, earlier)
-    return f"ran because {because}; {attempt}"
+    earlier = [other for other in _others(found, row) if other.ended_ms < receipt.ended_ms]
+    return f"ran because {reason(row.chunk, receipt.parts, earlier)}; {attempt}"
+
+
+def _others(found: Found, row: TaskRow) -> list[Receipt]:
+    """The receipts that other jobs left for the step of a task."""
+    own = {row.key for row in found.ledger.tasks(found.row.job.key, step=row.step)}
+    return receipts_of(found.workspace.open_store(), row.step, besides=own)
 
 
 def _reason_now(found: Found, row: TaskRow) -> str:
@@ -125,7 +126,7 @@ def _reason_now(found: Found, row: TaskRow) -> str:
             plans[spec.name] = chunks(output_text(store, outputs[0], scratch))
     spec = job.step(row.step)
     now = parts(job, spec, Keys(job, plans).upstream(spec, row.chunk))
-    return reason(row.key, row.chunk, now, receipts_of(store, row.step))
+    return reason(row.chunk, now, _others(found, row))
 
 
 def _waits_for(found: Found, row: TaskRow) -> list[str]:

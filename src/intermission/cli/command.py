@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from intermission.errors import EnvironmentFault, Interrupted, IntermissionError, fault_from_os
+from intermission.errors import EnvironmentFault, IntermissionError, Interrupted, fault_from_os
 
 AGAIN = "Progress is saved; run the same command again."
 WORKING = ("run", "retry")

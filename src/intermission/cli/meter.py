@@ -54,7 +54,7 @@ class Meter:
     def steps(self) -> list[StepMeter]:
         """Read the open ledgers again and add everything up."""
         counts: dict[str, Counter[TaskState]] = {}
-        partly: Counter[str] = Counter()
+        partly: dict[str, float] = {}
         for run in self.runs:
             row = run.look()
             if row is None:
@@ -62,8 +62,8 @@ class Meter:
             for spec in row.job.steps:
                 counts.setdefault(spec.name, Counter()).update(row.counts.get(spec.name, {}))
             for step, progress in _running(run):
-                partly[step] += progress
-        return [self._step(name, found, partly[name]) for name, found in counts.items()]
+                partly[step] = partly.get(step, 0.0) + progress
+        return [self._step(name, found, partly.get(name, 0.0)) for name, found in counts.items()]
 
     def _step(self, name: str, counts: Counter[TaskState], partly: float) -> StepMeter:
         now_s = time.monotonic()
@@ -74,6 +74,8 @@ class Meter:
         took_s = now_s - self._began_s.get(name, now_s)
         rate_per_s = (executed + partly) / took_s if executed and took_s > 0 else None
         unfinished = sum(n for state, n in counts.items() if state not in FINISHED) - partly
+        # A step that only waits for others will take as long as they do.
+        foreseen = rate_per_s and unfinished > counts[TaskState.BLOCKED]
         return StepMeter(
             name=name,
             total=counts.total(),
@@ -83,7 +85,7 @@ class Meter:
             running=running,
             partly=partly,
             rate_per_s=rate_per_s,
-            left_s=unfinished / rate_per_s if rate_per_s and unfinished > 0 else None,
+            left_s=unfinished / rate_per_s if rate_per_s and foreseen else None,
         )
 
     @property
@@ -91,8 +93,9 @@ class Meter:
         return time.monotonic() - self.started_s
 
     @property
-    def closed(self) -> int:
-        return sum(run.ledger is None for run in self.runs)
+    def done(self) -> int:
+        """Sources that are through."""
+        return sum(run.done for run in self.runs)
 
 
 def _running(run: SourceRun) -> Iterator[tuple[str, float]]:

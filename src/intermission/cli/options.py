@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log more, and show the traceback of an error.")
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on standard output.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 AsJsonLines = Annotated[
     bool, typer.Option("--jsonl", help="Print one JSON event a line on standard output.")
 ]
@@ -80,8 +78,6 @@ def parse_params(given: list[str] | None) -> dict[str, str]:
                 f"expected --param NAME=VALUE, found {text!r}.", remedy="Write --param every=20."
             )
         if name in params:
-            raise ParameterError(
-                f"parameter {name!r} is given twice.", remedy="Give it one value."
-            )
+            raise ParameterError(f"parameter {name!r} is given twice.", remedy="Give it one value.")
         params[name] = value
     return params

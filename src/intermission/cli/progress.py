@@ -85,10 +85,8 @@ class RichReporter:
         opened = [run for run in self._meter.runs if run.ledger is not None]
         names = ", ".join(near(run.path) for run in opened[:3])
         more = f" and {len(opened) - 3} more" if len(opened) > 3 else ""
-        ended = f"{self._meter.closed} done  " if self._meter.closed else ""
-        return Text(
-            f"{self._pipeline}  {ended}{names}{more}", no_wrap=True, overflow="ellipsis"
-        )
+        done = f"{self._meter.done} done  " if self._meter.done else ""
+        return Text(f"{self._pipeline}  {done}{names}{more}", no_wrap=True, overflow="ellipsis")
 
     def _bar(self, step: StepMeter) -> Text:
         shown = min(BAR_WIDTH, max(8, self._console.width - 48))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intermission.cli.command import AGAIN, say
@@ -62,13 +63,11 @@ def _print_failures(run: SourceRun) -> None:
     failed = run.row.total(run.failures[0].state)
     if failed > len(run.failures):
         more = failed - len(run.failures)
-        say(f"  and {more:,} more: intermission inspect {key} --state failed")
+        say(f"  and {more:,} more: intermission inspect {key} --state failed{_where(run)}")
     say(f"  more: intermission logs {key} '{run.failures[0].name}'{_where(run)}")
 
 
 def _where(run: SourceRun) -> str:
     """How to find the job from here, where it is not below the working directory."""
-    with suppress(ValueError):
-        near_by = run.path.relative_to(run.path.cwd())
-        return "" if near_by else ""
-    return f" --in {run.path.parent}"
+    below = run.path.is_relative_to(Path.cwd())
+    return "" if below else f" --in {shlex.quote(str(run.path.parent))}"

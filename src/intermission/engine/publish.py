@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from intermission.engine.receipt import fetch_file
 from intermission.errors import NotFound
 from intermission.model import FileRef, StepSpec
 from intermission.pipeline.context import RESULT_NAME
@@ -41,13 +42,7 @@ def publish(
         if _is_current(store, outputs, name, memory, file.sha256):
             continue
         reached("before-publish")
-        path = store.fetch(
-            file.key,
-            scratch / "inputs" / file.sha256,
-            size_bytes=file.size_bytes,
-            sha256=file.sha256,
-        )
-        stat = outputs.replace(name, path)
+        stat = outputs.replace(name, fetch_file(store, file, scratch))
         store.replace(memory, json.dumps({"sha256": file.sha256, "version": stat.version}).encode())
         reached("after-publish")
     return names

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from intermission.errors import AlreadyExists, CorruptArtifact, NotFound
-from intermission.model import Output, Receipt
+from intermission.model import FileRef, Output, Receipt
 from intermission.ports.store import Store
 from intermission.telemetry import reached
 
@@ -101,16 +101,19 @@ def fetch_files(store: Store, output: Output, scratch: Path) -> dict[str, Path]:
     """Local paths of a finished task's files by name, each with its hash checked."""
     paths: dict[str, Path] = {}
     for ref in output.files:
-        target = scratch / "inputs" / ref.sha256 / Path(ref.name).name
         try:
-            paths[ref.name] = store.fetch(
-                ref.key, target, size_bytes=ref.size_bytes, sha256=ref.sha256
-            )
+            paths[ref.name] = fetch_file(store, ref, scratch)
         except CorruptArtifact as e:
             raise CorruptArtifact(
                 e.message, task_key=output.task_key, key=ref.key, remedy=e.remedy
             ) from e
     return paths
+
+
+def fetch_file(store: Store, ref: FileRef, scratch: Path) -> Path:
+    """A local path of one file, its hash checked; where a store has none, in `scratch`."""
+    target = scratch / "inputs" / ref.sha256 / Path(ref.name).name
+    return store.fetch(ref.key, target, size_bytes=ref.size_bytes, sha256=ref.sha256)
 
 
 def quarantine(store: Store, keys: Iterable[str]) -> None:

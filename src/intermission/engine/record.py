@@ -35,22 +35,34 @@ def complete(
     done: Sequence[tuple[Lease, Completion]],
     scratch: Path,
 ) -> list[bool]:
-    """Record completions of one job's tasks in one transaction; which were accepted."""
+    """Record completions of one job's tasks; which were accepted.
+
+    One transaction for all of them, except that each plan has its own: the tasks it adds hang
+    on which other plans are done.
+    """
     if not done:
         return []
     reached("before-complete")
+    plans = [job.step(lease.step).kind is StepKind.PLAN for lease, _ in done]
+    others = [completion for (_, completion), plan in zip(done, plans, strict=True) if not plan]
+    answers = iter(ledger.complete(others) if others else ())
+    accepted = [
+        _complete_plan(ledger, store, job, lease, completion, scratch) if plan else next(answers)
+        for (lease, completion), plan in zip(done, plans, strict=True)
+    ]
+    reached("after-complete")
+    return accepted
+
+
+def _complete_plan(
+    ledger: Ledger, store: Store, job: Job, lease: Lease, completion: Completion, scratch: Path
+) -> bool:
     while True:
-        batch = [
-            _with_tasks(ledger, store, job, lease, completion, scratch)
-            if job.step(lease.step).kind is StepKind.PLAN
-            else completion
-            for lease, completion in done
-        ]
+        planned = _with_tasks(ledger, store, job, lease, completion, scratch)
         try:
-            accepted = ledger.complete(batch)
+            (accepted,) = ledger.complete([planned])
         except StalePlans:  # another plan finished in between: compute the tasks again
             continue
-        reached("after-complete")
         return accepted
 
 

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from intermission.engine import record
+from intermission.engine.receipt import fetch_file
 from intermission.errors import CorruptArtifact, NotFound
 from intermission.model import FileRef, Job
 from intermission.ports.clock import Clock
@@ -50,12 +51,7 @@ def _last_look(store: Store, job: Job) -> int:
 
 def _sound(store: Store, file: FileRef, scratch: Path) -> bool:
     try:
-        store.fetch(
-            file.key,
-            scratch / "inputs" / file.sha256,
-            size_bytes=file.size_bytes,
-            sha256=file.sha256,
-        )
+        fetch_file(store, file, scratch)
     except CorruptArtifact:
         return False
     return True

@@ -11,23 +11,23 @@ from intermission.model import Job, Receipt, Task
 from intermission.ports.store import Store
 
 
-def receipts_of(store: Store, step: str) -> list[Receipt]:
-    """Every receipt of a step, whatever job it was made for, newest first."""
+def receipts_of(store: Store, step: str, *, besides: Collection[str]) -> list[Receipt]:
+    """Every receipt of a step under other keys than a job's own ones, newest first."""
     found: list[Receipt] = []
     for stat in store.list(f"receipts/{step}/"):
         try:
             found.append(Receipt.from_json(store.read(stat.key)))
         except (ValueError, TypeError, KeyError, NotFound):
             continue
-    return sorted(found, key=lambda receipt: -receipt.ended_ms)
+    others = (receipt for receipt in found if receipt.task_key not in besides)
+    return sorted(others, key=lambda receipt: -receipt.ended_ms)
 
 
-def reason(task_key: str, chunk: str | None, now: Mapping[str, str], known: list[Receipt]) -> str:
-    """What changed since the nearest earlier receipt of the same step and chunk."""
-    others = [receipt for receipt in known if receipt.task_key != task_key]
-    alike = [receipt for receipt in others if receipt.chunk == chunk]
+def reason(chunk: str | None, now: Mapping[str, str], known: list[Receipt]) -> str:
+    """What changed since the nearest receipt of the same step and chunk in another job."""
+    alike = [receipt for receipt in known if receipt.chunk == chunk]
     if not alike:
-        return "no earlier run has this chunk" if others else "it never ran before"
+        return "no earlier run has this chunk" if known else "it never ran before"
     nearest = min(alike, key=lambda receipt: len(_differences(receipt.parts, now)))
     return "; ".join(_differences(nearest.parts, now)) or "its earlier receipt is gone"
 
@@ -56,7 +56,9 @@ def forecast(
     """
     keys = Keys(job, plans)
     known: dict[str, list[Receipt]] = {}
-    for task in expand(job, plans):
+    tasks = list(expand(job, plans))
+    own = {task.key for task in tasks}
+    for task in tasks:
         spec = job.step(task.step)
         if spec.light:
             done = task.key in light_done
@@ -65,9 +67,9 @@ def forecast(
         receipt = peek(store, task.step, task.key)
         if receipt is None:
             if task.step not in known:
-                known[task.step] = receipts_of(store, task.step)
+                known[task.step] = receipts_of(store, task.step, besides=own)
             now = parts(job, spec, keys.upstream(spec, task.chunk))
-            yield task, False, reason(task.key, task.chunk, now, known[task.step])
+            yield task, False, reason(task.chunk, now, known[task.step])
         elif lost := lost_file(store, receipt):
             yield task, False, f"its artifact {lost} is missing or altered"
         else:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from intermission.errors import EnvironmentFault, fault_from_os
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 
@@ -32,12 +33,14 @@ def alive(workspace: Workspace, worker: str) -> Generator[None, None, None]:
     its ledger could not be written, and only a lock proves that they are nobody's now.
     """
     path = workspace.folder / "workers" / worker
-    path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{worker}")
-    fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with _faults(workspace, "announcing this worker"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        hidden.rename(path)  # only now, so that nobody sees it without its lock
+        with _faults(workspace, "announcing this worker"):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            hidden.rename(path)  # only now, so that nobody sees it without its lock
         yield
     finally:
         os.close(fd)
@@ -49,20 +52,33 @@ def dead(workspace: Workspace) -> list[str]:
     A stopped or slow worker still holds its lock, and one on another machine has none here;
     for those the lease's expiry decides.
     """
-    locks = workspace.folder / "workers"
-    return sorted(path.name for path in locks.glob("[!.]*") if _is_free(path))
+    with _faults(workspace, "looking for dead workers"):
+        return sorted(path.name for path in _locks(workspace) if _is_free(path))
 
 
 def living(workspace: Workspace) -> list[str]:
     """Workers of this machine that are at work in a workspace."""
-    locks = workspace.folder / "workers"
-    return sorted(path.name for path in locks.glob("[!.]*") if not _is_free(path))
+    with _faults(workspace, "looking for workers"):
+        return sorted(path.name for path in _locks(workspace) if not _is_free(path))
 
 
 def bury(workspace: Workspace, workers: Collection[str]) -> None:
     """Remove the locks of dead workers, once their leases are ended."""
-    for worker in workers:
-        (workspace.folder / "workers" / worker).unlink(missing_ok=True)
+    with _faults(workspace, "removing the locks of dead workers"):
+        for worker in workers:
+            (workspace.folder / "workers" / worker).unlink(missing_ok=True)
+
+
+def _locks(workspace: Workspace) -> list[Path]:
+    return list((workspace.folder / "workers").glob("[!.]*"))
+
+
+@contextmanager
+def _faults(workspace: Workspace, doing: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except OSError as e:
+        raise fault_from_os(e, doing, EnvironmentFault, where=workspace.folder) from e
 
 
 def _is_free(path: Path) -> bool:

@@ -34,7 +34,7 @@ class Audit:
         self._job = job
         self._standing: dict[str, bytes] = {}
         self._condemned: set[str] = set()
-        self._leases: set[tuple[int, int, int]] = set()
+        self._leases: set[tuple[object, int, int]] = set()
         self.executions: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         """How often something happened that a good set of seeds must have seen."""
@@ -84,6 +84,11 @@ class Audit:
         receipt = None if data is None else Receipt.from_json(data)
         return receipt if receipt is not None and self.sound(receipt) else None
 
+    def files(self) -> list[str]:
+        """Every file that a standing receipt names."""
+        receipts = [Receipt.from_json(data) for _, data in sorted(self._standing.items())]
+        return [file.key for one in receipts if self.sound(one) for file in one.files]
+
     def executing(self, step: str, task_key: str, stood: Receipt | None) -> None:
         """A step is running; `stood` is the receipt its task had before the attempt looked."""
         self.executions[task_key] += 1
@@ -91,11 +96,11 @@ class Audit:
         if stood is not None and now == stood and stood.attempt not in self._condemned:
             raise Violation(f"{step} {task_key} is executed again although it has a receipt")
 
-    def ledger_call(self, age: int, ledger: Ledger, name: str, *args: Any, **options: Any) -> Any:
-        """A call to a ledger. `age` rises when what the ledger remembers was taken back."""
+    def ledger_call(self, place: object, ledger: Ledger, name: str, *args: Any, **options: Any) -> Any:
+        """A call to a ledger. Every copy of a ledger is at a place of its own."""
         if name == "claim":
             leases = ledger.claim(*args, **options)
-            self._claimed(age, leases)
+            self._claimed(place, leases)
             return leases
         if name == "complete":
             return self._complete(ledger, *args)
@@ -103,9 +108,9 @@ class Audit:
             return self._spoil(ledger, *args, **options)
         return getattr(ledger, name)(*args, **options)
 
-    def _claimed(self, age: int, leases: Sequence[Lease]) -> None:
+    def _claimed(self, place: object, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            handed = age, lease.task_id, lease.fence
+            handed = place, lease.task_id, lease.fence
             if handed in self._leases:
                 raise Violation(f"{lease} was handed out twice")
             self._leases.add(handed)

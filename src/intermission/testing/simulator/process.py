@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from intermission.engine import record
+from intermission.engine.gc import collect
 from intermission.engine.keeper import Held, Keeper
 from intermission.engine.outcome import Failed, Faulted, Finished, Outcome, Spoiled
 from intermission.engine.plan import expand, with_gaps
@@ -39,6 +40,7 @@ LEASE_TTL_S = 8.0
 RENEW_EVERY_S = 2.0
 POLL_S = 1.0
 RETRY_DELAYS_S = (0.5, 2.0)
+GRACE_S = 2 * LEASE_TTL_S
 _ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 _JOB = "talk"
 _LOG = logging.Logger("simulated")
@@ -55,20 +57,24 @@ class Process:
         self, world: World, name: str, random: Random, *, task: str = "run", thorough: bool = False
     ) -> None:
         self.name = name
+        self.task = task
         self.place = world.place
         """Where its ledger is; it may be led to another one while it works."""
         self.stalled_until_s = self.sleeping_until_s = 0.0
         self.draining = ""
-        self.faults: dict[str, str] = {}
-        """Faults in waiting: by wire, whether it fails before or after a call took effect."""
+        self.faults: dict[str, tuple[str, int]] = {}
+        """By wire, whether its next calls fail before or after they took effect, and how many."""
         self.next_step_fails = self.next_completion_repeats = False
         self._world = world
         self._thorough = thorough
+        self.is_local = task == "rebuild" or random.random() < 0.5
+        """On this machine, where its lock proves its death; else its leases have to expire."""
         self._capacity = random.randint(1, 3)
         self._one_by_one = random.random() < 0.5
         self._lease: Lease | None = None
         self._slot_ends: str | None = None
-        self._lost: set[tuple[int, int]] = set()
+        self._lost: set[int] = set()
+        """Of the tasks claimed last, those that are no longer this process's."""
         self.store: Any = self._wire("store", world.audit.store_call)
         self.outputs: Any = self._wire("outputs", self._outputs_call)
         self.ledger: Any = self._wire("ledger", self._ledger_call(name))
@@ -81,11 +87,10 @@ class Process:
             on_lost=self._on_lost,
             on_cancelled=self._on_lost,
         )
-        beside = self._wire("ledger", self._ledger_call(f"{name}-keeper"))
-        self.keeper.open(
-            _JOB, Workspace(world.scratch, lambda: self.store, None, lambda: beside)
-        )
-        self.actor = Actor(name, self._run if task == "run" else self._rebuild)
+        beside = self._wire("keeper", self._ledger_call(f"{name}-keeper"))
+        self.keeper.open(_JOB, Workspace(world.scratch, lambda: self.store, None, lambda: beside))
+        bodies = {"run": self._run, "rebuild": self._rebuild, "collect": self._collect}
+        self.actor = Actor(name, bodies[task])
 
     def _wire(self, name: str, call: Any) -> Wire:
         return Wire(name, call, self.pause, self._suffer)
@@ -94,37 +99,29 @@ class Process:
         return getattr(self._world.outputs, method)(*args, **options)
 
     def _ledger_call(self, who: str) -> Any:
-        def call(method: str, *args: Any, **options: Any) -> Any:
-            ledger = self._world.ledger(who, self.place)
-            return self._world.audit.ledger_call(self.place, ledger, method, *args, **options)
-
-        return call
+        return lambda method, *args, **options: self._world.ledger_call(
+            who, self.place, method, *args, **options
+        )
 
     def pause(self, where: str) -> None:
         """An instant at which others may run, and this process may be killed or stopped."""
         self._world.note(f"{self.name} {where}")
-        if threading.current_thread() is not self.actor.thread:
-            return
-        self._check_slot()
-        self.actor.pause(where)
-        self._check_slot()
-        fault = self.faults.get(where.partition(".")[0])
-        if fault == "before":
-            self._suffer_now(where.partition(".")[0])
+        if threading.current_thread() is self.actor.thread:
+            self._check_slot()
+            self.actor.pause(where)
+            self._check_slot()
 
     def _check_slot(self) -> None:
         if self._lease is not None and self._slot_ends is not None:
             raise SlotKilled(self._slot_ends)
 
-    def _suffer(self, wire: str) -> None:
-        if self.faults.get(wire) == "after":
-            self._suffer_now(wire)
-
-    def _suffer_now(self, wire: str) -> None:
-        del self.faults[wire]
-        self._world.note(f"{self.name} {wire} error")
-        kind = LedgerError if wire == "ledger" else StoreError
-        raise kind(f"the {wire} did not answer.", remedy="Run the same command again.")
+    def _suffer(self, wire: str, when: str) -> None:
+        planned, left = self.faults.get(wire, ("", 0))
+        if planned == when and left:
+            self.faults[wire] = (planned, left - 1)
+            self._world.note(f"{self.name} {wire} error")
+            kind = StoreError if wire in ("store", "outputs") else LedgerError
+            raise kind(f"the {wire} did not answer.", remedy="Run the same command again.")
 
     def _sleep(self, seconds: float) -> None:
         self.sleeping_until_s = self._world.clock.monotonic_s() + seconds
@@ -140,7 +137,7 @@ class Process:
         self._world.audit.counts["lease lost"] += 1
         if self._lease is not None and self._lease.task_id == held.task_id:
             self._slot_ends = "its lease was lost"
-        self._lost.add((held.task_id, held.fence))
+        self._lost.add(held.task_id)
 
     def _run(self) -> None:
         """What `run` does, until the job has ended or the machine fails."""
@@ -158,7 +155,13 @@ class Process:
 
     def _rebuild(self) -> None:
         try:
-            rebuild(self.ledger, self.store, self._world.scratch)
+            rebuild(self.ledger, self.store, self._world.scratch, self.name)
+        except IntermissionError as e:
+            self._world.note(f"{self.name} stops: {e}")
+
+    def _collect(self) -> None:
+        try:
+            collect(self.store, self._world.clock, grace_s=GRACE_S)
         except IntermissionError as e:
             self._world.note(f"{self.name} stops: {e}")
 
@@ -174,12 +177,12 @@ class Process:
                 world.clock,
                 thorough=self._thorough,
             )
-            if self.ledger.jobs(job.key)[0].state in (JobState.FAILED, JobState.CANCELLED):
+            if self._job_state() in (JobState.FAILED, JobState.CANCELLED):
                 self.ledger.retry(job.key)
         reached("after-submit")
 
     def _rescue(self) -> None:
-        self.ledger.rescue([one for one in self.ledger.workers() if one in self._world.dead])
+        self.ledger.rescue(sorted(self._world.dead))
 
     def _claim(self) -> list[Lease]:
         asked_at_s = self._world.clock.monotonic_s()
@@ -189,17 +192,24 @@ class Process:
         reached("after-claim")
         deadline_s = asked_at_s + LEASE_TTL_S
         held = [Held(one.task_id, one.fence, deadline_s, asked_at_s) for one in leases]
+        self._lost.clear()
         self.keeper.hold(_JOB, held)
         return leases
 
     def _has_ended(self) -> bool:
-        (row,) = self.ledger.jobs(self._world.job.key)
-        if row.state not in _ENDED:
+        state = self._job_state()
+        if state not in _ENDED:
             self._sleep(POLL_S)
             return False
-        if row.state is JobState.DONE:
+        if state is JobState.DONE:
             self._publish_all()
         return True
+
+    def _job_state(self) -> JobState:
+        rows = self.ledger.jobs(self._world.job.key)
+        if not rows:
+            raise LedgerError("the job is no longer in the ledger.")
+        return rows[0].state
 
     def _publish_all(self) -> None:
         job, world = self._world.job, self._world
@@ -215,7 +225,7 @@ class Process:
                 self._record(finished)
                 self._give_back(leases[no:], self.draining)
                 return
-            if (lease.task_id, lease.fence) in self._lost:
+            if lease.task_id in self._lost:
                 continue
             outcome = self._run_slot(lease)
             if isinstance(outcome, Finished):

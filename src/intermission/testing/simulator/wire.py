@@ -10,27 +10,28 @@ _SILENT = frozenset({"close", "uri", "local_path", "presign"})
 
 
 class Wire:
-    """Stands in for a `Store` or a `Ledger`: tells of each call before and after it counts."""
+    """Stands in for a `Store` or a `Ledger`: a pause before each call, faults around it."""
 
     def __init__(
         self,
         name: str,
         call: Callable[..., Any],
-        before: Callable[[str], None],
-        after: Callable[[str], None],
+        pause: Callable[[str], None],
+        suffer: Callable[[str, str], None],
     ) -> None:
         self._name = name
         self._call = call
-        self._before = before
-        self._after = after
+        self._pause = pause
+        self._suffer = suffer
 
     def __getattr__(self, method: str) -> Any:
         def call(*args: Any, **options: Any) -> Any:
             if method in _SILENT:
                 return self._call(method, *args, **options)
-            self._before(f"{self._name}.{method} {_brief(*args)}")
+            self._pause(f"{self._name}.{method} {_brief(*args)}")
+            self._suffer(self._name, "before")
             result = self._call(method, *args, **options)
-            self._after(self._name)
+            self._suffer(self._name, "after")
             return result
 
         return call

@@ -44,6 +44,10 @@ class World:
             self._connections[who, place] = self.ledgers.open(place)
         return self._connections[who, place]
 
+    def ledger_call(self, who: str, place: Any, method: str, *args: Any, **options: Any) -> Any:
+        """A call that the audit sees."""
+        return self.audit.ledger_call(place, self.ledger(who, place), method, *args, **options)
+
     def note(self, line: str) -> None:
         self.trace.append(f"{self.clock.monotonic_s():.3f} {line}")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import apsw
 
-from intermission.errors import LedgerCorrupt, LedgerError, LedgerTooNew
+from intermission.errors import LedgerCorrupt, LedgerError, LedgerTooNew, fault_from_os
 from intermission.model import JOB_TRANSITIONS, TRANSITIONS
 
 _PACKAGE = "intermission.backends.ledger.sqlite"
@@ -145,7 +145,9 @@ def _forget_other_boots(connection: apsw.Connection, path: Path) -> None:
     if known and known[0][0] == boot:
         return
     with transaction(connection, path):
-        connection.execute("UPDATE tasks SET lease_s = 0 WHERE state IN ('leased', 'running')")
+        connection.execute(
+            "UPDATE tasks SET lease_s = 0 WHERE state = 'leased' OR state = 'running'"
+        )
         connection.execute("UPDATE tasks SET ready_s = 0 WHERE state = 'retrying'")
         connection.execute(
             "INSERT INTO meta VALUES ('boot', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
@@ -229,3 +231,5 @@ def translated(path: Path) -> Generator[None, None, None]:
         ) from e
     except apsw.Error as e:
         raise LedgerError(f"the ledger {path} refused an operation ({e}).") from e
+    except OSError as e:
+        raise fault_from_os(e, "opening the ledger", LedgerError, where=path) from e

@@ -7,13 +7,14 @@ schema, so no statement here can forget it. A batch of claims or completions is 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from intermission.backends.ledger.dependants import dependants
 from intermission.backends.ledger.sqlite.queries import SQL
-from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Waiting
+from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Waiting, as_json
 from intermission.errors import StalePlans
 from intermission.model import (
     CLAIMABLE,
@@ -111,25 +112,23 @@ class SqliteLedger(Waiting):
         """Rows of one job, oldest first; no step gets more than its limit leaves room for."""
         job = self._job(id)
         values = values | {"job": id}
-        if all(spec.needs is None and spec.concurrency is None for spec in job.steps):
-            rows = self._db.execute(SQL["claim"], values | {"capacity": capacity}).fetchall()
-            return sorted(rows)
-        able = [no for no, spec in enumerate(job.steps) if spec.needs is None or spec.needs in can]
-        rooms = {no: self._room(job, no) for no in able if job.steps[no].concurrency is not None}
-        groups = [([no for no in able if no not in rooms], capacity)]
-        groups += [([no], min(room, capacity)) for no, room in rooms.items() if room > 0]
         ids: list[int] = []
-        for steps, most in groups:
-            wanted = values | {"steps": json.dumps(steps), "capacity": most}
-            ids += [id for (id,) in self._db.execute(SQL["claimable"], wanted)]
-        these = {"ids": json.dumps(sorted(ids)[:capacity])}
-        return sorted(self._db.execute(SQL["claim_these"], values | these).fetchall())
+        for no, spec in enumerate(job.steps):
+            if spec.needs is None or spec.needs in can:
+                room = {"step": no, "room": min(capacity, self._room(job, spec))}
+                ids += [id for (id,) in self._db.execute(SQL["claimable"], values | room)]
+        if not ids:
+            return []
+        oldest = {"ids": as_json(sorted(ids)[:capacity])}
+        return sorted(self._db.execute(SQL["claim"], values | oldest).fetchall())
 
-    def _room(self, job: Job, step: int) -> int:
-        spec = job.steps[step]
+    def _room(self, job: Job, spec: StepSpec) -> int:
+        """How many more tasks of a step may be held."""
+        if spec.concurrency is None:
+            return sys.maxsize
         values = {"name": spec.name, "pipeline": job.pipeline}
         (held,) = self._db.execute(SQL["held_of_step"], values).fetchone()
-        return (spec.concurrency or 0) - held
+        return max(0, spec.concurrency - held)
 
     def _leases(self, job_id: int, rows: list[tuple[Any, ...]]) -> list[Lease]:
         job = self._job(job_id)
@@ -154,58 +153,42 @@ class SqliteLedger(Waiting):
         lost: set[int] = set()
         cancelled: set[int] = set()
         now = self._now()
-        lease_s = now["now_s"] + lease_ttl_s
+        values = now | {"worker": worker, "lease_s": now["now_s"] + lease_ttl_s}
+        values["beats"] = as_json([(beat.task_id, beat.fence, beat.progress) for beat in beats])
         with self._transaction():
+            renewed = {id for (id,) in self._db.execute(SQL["renew"], values)}
             for beat in beats:
-                at = (beat.task_id, beat.fence)
-                values = (beat.progress, now["now_ms"], lease_s, worker, *at)
-                if self._db.execute(SQL["renew"], values).fetchone():
-                    continue
-                fate = self._db.execute(SQL["fate"], (beat.task_id,)).fetchone()
-                gone = fate is not None and "cancelled" in (fate[0], fate[2])
-                (cancelled if gone else lost).add(beat.task_id)
+                if beat.task_id not in renewed:
+                    fate = self._db.execute(SQL["fate"], (beat.task_id,)).fetchone()
+                    gone = fate is not None and "cancelled" in (fate[0], fate[2])
+                    (cancelled if gone else lost).add(beat.task_id)
         return Renewal(frozenset(lost), frozenset(cancelled))
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
-        now_ms = self._clock.now_ms()
-        accepted: list[bool] = []
-        ended: list[tuple[int, int, int]] = []
         with self._transaction():
-            for completion in done:
-                row = self._finish(completion, now_ms)
-                if row is not None:
-                    ended.append(row)
-                    accepted.append(True)
-                else:
-                    fate = self._db.execute(SQL["fate"], (completion.task_id,)).fetchone()
-                    accepted.append(fate is not None and fate[:2] == ("done", completion.fence))
-            self._unblock_after(ended)
-            for job_id in {job_id for job_id, _, _ in ended}:
+            ended = [row for one in done if one.plans for row in self._finish([one])]
+            ended += self._finish([one for one in done if not one.plans])
+            self._unblock_after([row[2:] for row in ended])
+            for job_id in {row[2] for row in ended}:
                 self._settle(job_id)
-        return accepted
+            fresh = {row[:2] for row in ended}
+            return [
+                (one.task_id, one.fence) in fresh or self._is_done(one.task_id, one.fence)
+                for one in done
+            ]
 
-    def _finish(self, completion: Completion, now_ms: int) -> tuple[int, int, int] | None:
-        receipt = completion.receipt
-        files = None
-        if receipt is not None and receipt.files:
-            refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files]
-            files = json.dumps(refs, ensure_ascii=False)
-        row = self._db.execute(
-            SQL["complete"],
-            (
-                completion.result,
-                receipt and receipt.task_key,
-                files,
-                completion.adopted,
-                now_ms,
-                now_ms,
-                completion.task_id,
-                completion.fence,
-            ),
-        ).fetchone()
-        if row is not None and self._job(row[0]).steps[row[1]].kind is StepKind.PLAN:
-            self._expand(row[0], row[1], completion)
-        return row
+    def _is_done(self, task_id: int, fence: int) -> bool:
+        fate = self._db.execute(SQL["fate"], (task_id,)).fetchone()
+        return fate is not None and fate[:2] == ("done", fence)
+
+    def _finish(self, done: Sequence[Completion]) -> list[tuple[int, int, int, int, int]]:
+        """(task, fence, job, step, index) of those that took effect."""
+        ends = as_json([_end(one) for one in done])
+        rows = self._db.execute(SQL["complete"], {"ends": ends} | self._now()).fetchall()
+        plans = [row for row in rows if self._job(row[2]).steps[row[3]].kind is StepKind.PLAN]
+        for id, _, job_id, step, _ in plans:
+            self._expand(job_id, step, next(one for one in done if one.task_id == id))
+        return rows
 
     def _expand(self, job_id: int, step: int, completion: Completion) -> None:
         """Add what a finished plan found, unless another plan changed what there is to add."""
@@ -249,13 +232,9 @@ class SqliteLedger(Waiting):
         return states
 
     def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
-        now_ms = self._clock.now_ms()
+        values = {"leases": as_json(list(leases)), "reason": reason} | self._now()
         with self._transaction():
-            return sum(
-                self._db.execute(SQL["release"], (reason, now_ms, task_id, fence)).fetchone()
-                is not None
-                for task_id, fence in leases
-            )
+            return len(self._db.execute(SQL["release"], values).fetchall())
 
     def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
         now = self._now()
@@ -284,7 +263,7 @@ class SqliteLedger(Waiting):
         with self._transaction():
             rows = self._db.execute(
                 "SELECT step, idx FROM tasks WHERE job_id = :job "
-                "AND state IN ('failed', 'cancelled') "
+                "AND (state = 'failed' OR state = 'cancelled') "
                 "AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))",
                 {"job": id, "ids": None if task_ids is None else json.dumps(list(task_ids))},
             ).fetchall()
@@ -349,7 +328,8 @@ class SqliteLedger(Waiting):
             return False
         with self._transaction():
             held = self._db.execute(
-                "SELECT 1 FROM tasks WHERE job_id = ? AND state IN ('leased', 'running')", (id,)
+                "SELECT 1 FROM tasks WHERE job_id = ? AND (state = 'leased' OR state = 'running')",
+                (id,),
             ).fetchone()
             if held is not None:
                 return False
@@ -371,3 +351,11 @@ class SqliteLedger(Waiting):
 
 def _limits(spec: StepSpec) -> tuple[Any, ...]:
     return spec.attempts, spec.needs, spec.concurrency, spec.gap
+
+
+def _end(done: Completion) -> tuple[Any, ...]:
+    receipt, files = done.receipt, None
+    if receipt is not None and receipt.files:
+        files = as_json([(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files])
+    key = receipt.task_key if receipt is not None else None
+    return done.task_id, done.fence, done.result, key, files, done.adopted

@@ -14,10 +14,11 @@ UPDATE steps SET attempts = ?, needs = ?, concurrency = ?, gap = ? WHERE job_id 
 -- name: insert_edge
 INSERT INTO edges (job_id, step, upstream, kind, plan) VALUES (?, ?, ?, ?, ?);
 
--- name: insert_task
+-- name: insert_tasks
 -- A task that is there under the same key stays; under another key it starts afresh.
 INSERT INTO tasks (job_id, step, idx, key, chunk, state, updated_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+SELECT :job, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, :now_ms
+FROM json_each(:tasks) WHERE true -- without it, ON would belong to a join
 ON CONFLICT (job_id, step, idx) DO UPDATE
 SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = fence + 1,
     attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
@@ -27,6 +28,20 @@ WHERE key <> excluded.key;
 
 -- name: delete_surplus
 DELETE FROM tasks WHERE job_id = :job AND step = :step AND idx >= :count;
+
+-- name: last_event
+SELECT coalesce(max(seq), 0) FROM events;
+
+-- name: count_changes
+WITH moves (job_id, step, was, now, n) AS MATERIALIZED (
+    SELECT job_id, step, was, now, count(*) FROM events
+    WHERE seq > :after AND task_id IS NOT NULL GROUP BY job_id, step, was, now
+)
+INSERT INTO counts (job_id, step, state, n)
+SELECT job_id, step, was, -n FROM moves
+UNION ALL
+SELECT job_id, step, now, n FROM moves WHERE true
+ON CONFLICT DO UPDATE SET n = n + excluded.n;
 
 -- name: recount
 INSERT INTO counts (job_id, step, state, n)
@@ -46,28 +61,15 @@ ORDER BY priority DESC, id;
 SELECT count(*) FROM jobs AS j
 JOIN steps AS s ON s.job_id = j.id AND s.name = :name
 JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no
-WHERE j.pipeline = :pipeline AND t.state IN ('leased', 'running');
-
--- name: claim
-UPDATE tasks
-SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
-    lease_s = :lease_s, token = NULL, progress = 0, started_ms = :now_ms, ended_ms = NULL,
-    updated_ms = :now_ms
-WHERE id IN (
-    SELECT id FROM tasks
-    WHERE job_id = :job AND state IN ('pending', 'retrying', 'abandoned', 'corrupt')
-      AND ready_s <= :now_s
-    ORDER BY id LIMIT :capacity
-)
-RETURNING id, fence, attempts, step, idx, key, chunk;
+WHERE j.pipeline = :pipeline AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: claimable
 SELECT id FROM tasks
-WHERE job_id = :job AND state IN ('pending', 'retrying', 'abandoned', 'corrupt')
-  AND ready_s <= :now_s AND step IN (SELECT value FROM json_each(:steps))
-ORDER BY id LIMIT :capacity;
+WHERE job_id = :job AND step = :step AND ready_s <= :now_s
+  AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt')
+ORDER BY id LIMIT :room;
 
--- name: claim_these
+-- name: claim
 UPDATE tasks
 SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
     lease_s = :lease_s, token = NULL, progress = 0, started_ms = :now_ms, ended_ms = NULL,
@@ -81,12 +83,14 @@ WHERE id = :job AND state IN ('pending', 'draining');
 
 -- name: renew
 UPDATE tasks
-SET state = 'running', progress = max(progress, ?), updated_ms = ?,
+SET state = 'running', progress = max(progress, beat.value ->> 2), updated_ms = :now_ms,
     -- A beat that crosses a deferral on its way must not shorten it.
-    lease_s = CASE WHEN token IS NULL THEN ? ELSE lease_s END,
-    worker = CASE WHEN token IS NULL THEN ? END
-WHERE id = ? AND fence = ? AND state IN ('leased', 'running', 'abandoned')
-RETURNING id;
+    lease_s = CASE WHEN token IS NULL THEN :lease_s ELSE lease_s END,
+    worker = CASE WHEN token IS NULL THEN :worker END
+FROM json_each(:beats) AS beat
+WHERE tasks.id = beat.value ->> 0 AND fence = beat.value ->> 1
+  AND state IN ('leased', 'running', 'abandoned')
+RETURNING tasks.id;
 
 -- name: fate
 SELECT t.state, t.fence, j.state FROM tasks AS t JOIN jobs AS j ON j.id = t.job_id
@@ -94,11 +98,13 @@ WHERE t.id = ?;
 
 -- name: complete
 UPDATE tasks
-SET state = 'done', result = ?, receipt = ?, files = ?, adopted = ?, progress = 1,
-    worker = NULL, lease_s = NULL, token = NULL, error = NULL, message = NULL,
-    ended_ms = ?, updated_ms = ?
-WHERE id = ? AND fence = ? AND state IN ('leased', 'running', 'abandoned')
-RETURNING job_id, step, idx;
+SET state = 'done', result = ended.value ->> 2, receipt = ended.value ->> 3, files = ended.value ->> 4,
+    adopted = ended.value ->> 5, progress = 1, worker = NULL, lease_s = NULL, token = NULL,
+    error = NULL, message = NULL, ended_ms = :now_ms, updated_ms = :now_ms
+FROM json_each(:ends) AS ended
+WHERE tasks.id = ended.value ->> 0 AND fence = ended.value ->> 1
+  AND state IN ('leased', 'running', 'abandoned')
+RETURNING tasks.id, fence, job_id, step, idx;
 
 -- name: fail
 UPDATE tasks
@@ -112,10 +118,12 @@ RETURNING job_id, step, idx, state;
 
 -- name: release
 UPDATE tasks
-SET state = 'abandoned', attempts = max(attempts - 1, 0), message = ?, ready_s = 0, worker = NULL,
-    lease_s = NULL, token = NULL, updated_ms = ?
-WHERE id = ? AND fence = ? AND state IN ('leased', 'running')
-RETURNING id;
+SET state = 'abandoned', attempts = max(attempts - 1, 0), message = :reason, ready_s = 0,
+    worker = NULL, lease_s = NULL, token = NULL, updated_ms = :now_ms
+FROM json_each(:leases) AS lease
+WHERE tasks.id = lease.value ->> 0 AND fence = lease.value ->> 1
+  AND state IN ('leased', 'running')
+RETURNING tasks.id;
 
 -- name: defer
 UPDATE tasks
@@ -132,14 +140,14 @@ SET state = CASE WHEN attempts >= (
     message = 'the worker ' || coalesce(worker, 'it was deferred to') || ' vanished',
     worker = NULL, lease_s = NULL, token = NULL, ready_s = 0, ended_ms = :now_ms,
     updated_ms = :now_ms
-WHERE state IN ('leased', 'running')
+WHERE (state = 'leased' OR state = 'running')
   AND (lease_s <= :now_s OR worker IN (SELECT value FROM json_each(:dead)))
 RETURNING job_id, step, idx, state;
 
 -- name: unblock
 -- The one rule for when a task may start; every path that ends a task runs it again.
 UPDATE tasks AS t SET state = 'pending', ready_s = 0, updated_ms = :now_ms
-WHERE t.job_id = :job AND t.step = :step AND (:idx IS NULL OR t.idx = :idx)
+WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
   AND t.state = 'blocked'
   AND NOT EXISTS (
     SELECT 1 FROM edges AS e WHERE e.job_id = :job AND e.step = :step AND CASE e.kind
@@ -150,11 +158,10 @@ WHERE t.job_id = :job AND t.step = :step AND (:idx IS NULL OR t.idx = :idx)
         SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
         AND u.idx = t.idx AND u.state = 'done')
     ELSE EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
-        AND u.state NOT IN ('done', 'failed', 'cancelled'))
+        SELECT 1 FROM unfinished AS u WHERE u.job_id = :job AND u.step = e.upstream)
       OR EXISTS (
         SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
-        AND u.state IN ('failed', 'cancelled') AND NOT u.gap)
+        AND (u.state = 'failed' OR u.state = 'cancelled') AND NOT u.gap)
       OR NOT EXISTS (
         SELECT 1 FROM tasks AS p WHERE p.job_id = :job AND p.step = e.plan
         AND p.idx = 0 AND p.state = 'done')
@@ -170,11 +177,10 @@ SELECT NOT EXISTS (
         AND u.idx = 0 AND u.state = 'done')
     WHEN 'same' THEN 1
     ELSE EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
-        AND u.state NOT IN ('done', 'failed', 'cancelled'))
+        SELECT 1 FROM unfinished AS u WHERE u.job_id = :job AND u.step = e.upstream)
       OR EXISTS (
         SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
-        AND u.state IN ('failed', 'cancelled') AND NOT u.gap)
+        AND (u.state = 'failed' OR u.state = 'cancelled') AND NOT u.gap)
       OR NOT EXISTS (
         SELECT 1 FROM tasks AS p WHERE p.job_id = :job AND p.step = e.plan
         AND p.idx = 0 AND p.state = 'done')
@@ -182,19 +188,17 @@ SELECT NOT EXISTS (
 
 -- name: settle
 UPDATE jobs SET updated_ms = :now_ms, reason = NULL, state = CASE
-    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND state IN ('failed', 'cancelled')
-                 AND state = 'failed' AND NOT gap) THEN 'failed'
-    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND state IN ('failed', 'cancelled')
+    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND state = 'failed'
+                 AND NOT gap) THEN 'failed'
+    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND (state = 'failed' OR state = 'cancelled')
                  AND NOT gap) THEN 'cancelled'
     ELSE 'done' END
-WHERE id = :job AND state IN ('pending', 'running', 'draining') AND NOT EXISTS (
-    SELECT 1 FROM tasks
-    WHERE job_id = :job AND state NOT IN ('done', 'failed', 'cancelled')
-);
+WHERE id = :job AND state IN ('pending', 'running', 'draining')
+  AND NOT EXISTS (SELECT 1 FROM unfinished WHERE job_id = :job);
 
 -- name: any_stopped
 SELECT EXISTS (
-    SELECT 1 FROM tasks WHERE job_id = ? AND state IN ('failed', 'cancelled')
+    SELECT 1 FROM tasks WHERE job_id = ? AND (state = 'failed' OR state = 'cancelled')
 );
 
 -- name: leave_gap
@@ -210,7 +214,7 @@ UPDATE tasks AS t SET state = 'cancelled', updated_ms = :now_ms,
         SELECT i.message FROM stopped_inputs AS i
         WHERE i.job_id = :job AND i.step = :step AND (i.at IS NULL OR i.at = t.idx)
         ORDER BY i.gap LIMIT 1)
-WHERE t.job_id = :job AND t.step = :step AND (:idx IS NULL OR t.idx = :idx)
+WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
   AND t.state = 'blocked' AND EXISTS (
     SELECT 1 FROM stopped_inputs AS i
     WHERE i.job_id = :job AND i.step = :step AND (i.at IS NULL OR i.at = t.idx));
@@ -219,7 +223,7 @@ WHERE t.job_id = :job AND t.step = :step AND (:idx IS NULL OR t.idx = :idx)
 UPDATE tasks
 SET state = 'cancelled', gap = 0, message = :message, worker = NULL, lease_s = NULL,
     token = NULL, updated_ms = :now_ms
-WHERE job_id = :job AND step = :step AND (:idx IS NULL OR idx = :idx)
+WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last
   AND (state NOT IN ('done', 'failed', 'cancelled') OR state = 'cancelled' AND gap);
 
 -- name: cancel_all
@@ -234,7 +238,7 @@ UPDATE tasks
 SET state = :state, fence = fence + 1, attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL,
     token = NULL, progress = 0, adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL,
     error = NULL, message = :message, started_ms = NULL, ended_ms = NULL, updated_ms = :now_ms
-WHERE job_id = :job AND step = :step AND (:idx IS NULL OR idx = :idx)
+WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last
   AND state IN (SELECT value FROM json_each(:states))
 RETURNING id;
 

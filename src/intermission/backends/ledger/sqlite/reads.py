@@ -149,8 +149,8 @@ class Reads:
     def workers(self) -> list[str]:
         with translated(self.path):
             rows = self._db.execute(
-                "SELECT DISTINCT worker FROM tasks "
-                "WHERE state IN ('leased', 'running') AND worker IS NOT NULL ORDER BY worker"
+                "SELECT DISTINCT worker FROM tasks WHERE worker IS NOT NULL "
+                "AND (state = 'leased' OR state = 'running') ORDER BY worker"
             )
             return [worker for (worker,) in rows]
 

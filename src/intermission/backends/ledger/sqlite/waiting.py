@@ -6,8 +6,9 @@ Everything here runs inside a transaction of the caller's.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Generator, Iterable
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from intermission.backends.ledger.dependants import dependants
@@ -16,14 +17,44 @@ from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Reads
 from intermission.model import EdgeKind, Task, TaskState
 
-NOT_BLOCKED = json.dumps([state for state in TaskState if state is not TaskState.BLOCKED])
+as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+NOT_BLOCKED = as_json([state for state in TaskState if state is not TaskState.BLOCKED])
+_ADD_AT_ONCE = 4096
+_INDEX_MAX = 2**63 - 1
+
+Span = dict[str, int]
+"""The chunks concerned: `first` to `last`, both included."""
+
+
+def span(index: int | None) -> Span:
+    """One chunk, or every chunk."""
+    return {"first": 0, "last": _INDEX_MAX} if index is None else {"first": index, "last": index}
+
+
+def _runs(indexes: Iterable[int]) -> list[Span]:
+    """Indexes as spans; those of one batch mostly follow each other."""
+    runs: list[Span] = []
+    for index in sorted(indexes):
+        if runs and index == runs[-1]["last"] + 1:
+            runs[-1]["last"] = index
+        else:
+            runs.append(span(index))
+    return runs
 
 
 class Waiting(Reads):
     """Adding tasks, and re-checking the ones that wait, after anything changed."""
 
-    def _transaction(self) -> AbstractContextManager[None]:
-        return transaction(self._db, self.path)
+    @contextmanager
+    def _transaction(self) -> Generator[None, None, None]:
+        with transaction(self._db, self.path):
+            self._mark_counted()
+            yield
+            self._db.execute(SQL["count_changes"], {"after": self._counted})
+
+    def _mark_counted(self) -> None:
+        """The counts are right as of now; what happens later is added when the change ends."""
+        (self._counted,) = self._db.execute(SQL["last_event"]).fetchone()
 
     def _now(self) -> dict[str, Any]:
         return {"now_ms": self._clock.now_ms(), "now_s": self._clock.monotonic_s()}
@@ -31,20 +62,21 @@ class Waiting(Reads):
     def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
         """Insert tasks; how many of each step, and whether any took the place of another."""
         numbers = self._numbers(job_id)
-        now_ms = self._clock.now_ms()
         states: dict[int, str] = {}
         counts: dict[int, int] = {}
 
-        def rows() -> Iterable[tuple[Any, ...]]:
-            for task in tasks:
-                step = numbers[task.step]
-                if step not in states:
-                    states[step] = self._first_state(job_id, step)
-                counts[step] = counts.get(step, 0) + 1
-                yield job_id, step, task.index, task.key, task.chunk, states[step], now_ms
+        def row(task: Task) -> tuple[Any, ...]:
+            step = numbers[task.step]
+            if step not in states:
+                states[step] = self._first_state(job_id, step)
+            counts[step] = counts.get(step, 0) + 1
+            return step, task.index, task.key, task.chunk, states[step]
 
         known, before = self._count(job_id), self._db.total_changes()
-        self._db.executemany(SQL["insert_task"], rows())
+        rows, now = map(row, tasks), self._now()
+        while batch := list(islice(rows, _ADD_AT_ONCE)):
+            values = {"job": job_id, "tasks": as_json(batch)} | now
+            self._db.execute(SQL["insert_tasks"], values)
         changed = self._db.total_changes() - before
         self._recount(job_id)
         return counts, changed > self._count(job_id) - known
@@ -65,28 +97,34 @@ class Waiting(Reads):
     def _recount(self, job_id: int) -> None:
         self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
         self._db.execute(SQL["recount"], {"job": job_id})
+        self._mark_counted()
 
-    def _unblock(self, job_id: int, step: int, index: int | None) -> int:
-        values = {"job": job_id, "step": step, "idx": index, "now_ms": self._clock.now_ms()}
+    def _unblock(self, job_id: int, step: int, span: Span) -> int:
+        values = {"job": job_id, "step": step} | span | self._now()
         return len(self._db.execute(SQL["unblock"], values).fetchall())
 
     def _unblock_after(self, ended: Collection[tuple[int, int, int]]) -> None:
         """Re-check what waited for these tasks; a fan-in once, however many inputs ended."""
-        waiting: dict[tuple[int, int, int | None], None] = {}
+        indexes: dict[tuple[int, int], list[int]] = {}
         for job_id, step, index in ended:
+            indexes.setdefault((job_id, step), []).append(index)
+        waiting: dict[tuple[int, int], list[Span]] = {}
+        for (job_id, step), at in indexes.items():
             name = self._job(job_id).steps[step].name
             for no, spec in enumerate(self._job(job_id).steps):
                 for edge in spec.edges:
                     if edge.upstream == name:
                         same = edge.kind is EdgeKind.SAME
-                        waiting[job_id, no, index if same else None] = None
-        for job_id, step, index in waiting:
-            self._unblock(job_id, step, index)
+                        spans = _runs(at) if same else [span(None)]
+                        waiting.setdefault((job_id, no), []).extend(spans)
+        for (job_id, step), spans in waiting.items():
+            for one in spans:
+                self._unblock(job_id, step, one)
 
     def _sweep(self, job_id: int) -> int:
         """Look at every blocked task of a job, in case it was missed. How many may start."""
         steps = range(len(self._job(job_id).steps))
-        started = sum(self._unblock(job_id, step, None) for step in steps)
+        started = sum(self._unblock(job_id, step, span(None)) for step in steps)
         self._settle(job_id)
         return started
 
@@ -102,7 +140,7 @@ class Waiting(Reads):
         if stopped:
             numbers = self._numbers(job_id)
             for name, index in where:
-                values = {"job": job_id, "step": numbers[name], "idx": index} | self._now()
+                values = {"job": job_id, "step": numbers[name]} | span(index) | self._now()
                 self._db.execute(SQL["cancel_hopeless"], values)
 
     def _settle(self, job_id: int) -> None:
@@ -120,10 +158,10 @@ class Waiting(Reads):
         else:
             name = spec.name if spec.plan is None else f"{spec.name}[{index}]"
             for dependant, at in reached:
-                values = {"job": job_id, "step": numbers[dependant], "idx": at} | self._now()
+                values = {"job": job_id, "step": numbers[dependant]} | span(at) | self._now()
                 self._db.execute(SQL["cancel_dependants"], values | {"message": f"{name} failed"})
         for dependant, at in reached:
-            self._unblock(job_id, numbers[dependant], at)
+            self._unblock(job_id, numbers[dependant], span(at))
         self._settle(job_id)
 
     def _put_back(
@@ -138,12 +176,12 @@ class Waiting(Reads):
         values = {
             "job": job_id,
             "step": self._numbers(job_id)[step],
-            "idx": index,
             "state": state,
             "states": states,
             "message": message,
         }
-        rows = self._db.execute(SQL["put_back"], values | self._now()).fetchall()
+        values |= span(index) | self._now()
+        rows = self._db.execute(SQL["put_back"], values).fetchall()
         return {id for (id,) in rows}
 
     def _restart(self, job_id: int, changed: bool) -> None:

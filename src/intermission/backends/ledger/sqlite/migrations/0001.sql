@@ -78,18 +78,26 @@ CREATE TABLE tasks (
     UNIQUE (job_id, step, idx)
 ) STRICT;
 
-CREATE INDEX tasks_claimable ON tasks (job_id, id)
-    WHERE state IN ('pending', 'retrying', 'abandoned', 'corrupt');
-CREATE INDEX tasks_held ON tasks (job_id, step)
-    WHERE state IN ('leased', 'running');
+-- The states partition the tasks: blocked, claimable, held, stopped, and done, which needs no
+-- index. Written with OR, because SQLite keeps a lookup table for every IN it must evaluate.
 CREATE INDEX tasks_blocked ON tasks (job_id, step, idx)
     WHERE state = 'blocked';
-CREATE INDEX tasks_unfinished ON tasks (job_id, step)
-    WHERE state NOT IN ('done', 'failed', 'cancelled');
+CREATE INDEX tasks_claimable ON tasks (job_id, step, id)
+    WHERE state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt';
+CREATE INDEX tasks_held ON tasks (job_id, step)
+    WHERE state = 'leased' OR state = 'running';
 CREATE INDEX tasks_stopped ON tasks (job_id, step)
-    WHERE state IN ('failed', 'cancelled');
+    WHERE state = 'failed' OR state = 'cancelled';
 CREATE INDEX tasks_with_files ON tasks (job_id, id) WHERE files IS NOT NULL;
 CREATE INDEX tasks_deferred ON tasks (token) WHERE token IS NOT NULL;
+
+CREATE VIEW unfinished (job_id, step) AS
+SELECT job_id, step FROM tasks WHERE state = 'blocked'
+UNION ALL
+SELECT job_id, step FROM tasks
+WHERE state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt'
+UNION ALL
+SELECT job_id, step FROM tasks WHERE state = 'leased' OR state = 'running';
 
 -- What a step waits for in vain: inputs that failed or were cancelled. `at` is the one chunk
 -- that is concerned, NULL for every task of the step. A fan-in goes ahead without its gaps.
@@ -99,11 +107,12 @@ SELECT e.job_id, e.step, CASE e.kind WHEN 'same' THEN u.idx END, u.gap,
        THEN s.name || CASE WHEN u.chunk IS NULL THEN '' ELSE '[' || u.idx || ']' END || ' failed'
        ELSE u.message END
 FROM edges AS e
-JOIN tasks AS u ON u.job_id = e.job_id AND u.state IN ('failed', 'cancelled')
+JOIN tasks AS u ON u.job_id = e.job_id AND (u.state = 'failed' OR u.state = 'cancelled')
     AND (u.step = e.upstream AND NOT (e.kind = 'all' AND u.gap) OR u.step = e.plan)
 JOIN steps AS s ON s.job_id = u.job_id AND s.no = u.step;
 
--- How many tasks of a step are in a state: for display alone, never for a decision.
+-- How many tasks of a step are in a state: for display alone, never for a decision. Every
+-- transaction that changed tasks ends by adding up the events it made.
 CREATE TABLE counts (
     job_id INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     step   INTEGER NOT NULL,
@@ -117,6 +126,7 @@ CREATE TABLE events (
     at_ms   INTEGER NOT NULL,
     job_id  INTEGER NOT NULL,
     task_id INTEGER,
+    step    INTEGER, -- of the task
     was     TEXT,
     now     TEXT NOT NULL,
     fence   INTEGER,
@@ -129,13 +139,9 @@ CREATE TRIGGER task_changes AFTER UPDATE OF state ON tasks WHEN old.state <> new
     WHERE NOT EXISTS (
         SELECT 1 FROM transitions WHERE of = 'task' AND was = old.state AND now = new.state
     );
-    INSERT INTO events (at_ms, job_id, task_id, was, now, fence, worker, message)
-    VALUES (new.updated_ms, new.job_id, new.id, old.state, new.state, new.fence,
+    INSERT INTO events (at_ms, job_id, task_id, step, was, now, fence, worker, message)
+    VALUES (new.updated_ms, new.job_id, new.id, new.step, old.state, new.state, new.fence,
             coalesce(new.worker, old.worker), new.message);
-    UPDATE counts SET n = n - 1
-    WHERE job_id = old.job_id AND step = old.step AND state = old.state;
-    INSERT INTO counts (job_id, step, state, n) VALUES (new.job_id, new.step, new.state, 1)
-    ON CONFLICT DO UPDATE SET n = n + 1;
 END;
 
 CREATE TRIGGER job_starts AFTER INSERT ON jobs BEGIN

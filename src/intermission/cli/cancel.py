@@ -1,0 +1,26 @@
+"""`intermission cancel`: nobody wants this job any more."""
+
+from __future__ import annotations
+
+from intermission.cli.command import say
+from intermission.cli.options import HERE, JobName, Place, Verbose, open_app
+
+
+def cancel(job: JobName, place: Place = HERE, verbose: Verbose = False) -> None:
+    """Cancel a job.
+
+    Workers stop its running tasks; what is done stays done.
+    `run` or `retry` take it up again.
+    """
+    from intermission.app import find_job
+    from intermission.errors import UsageError
+
+    with find_job(open_app(verbose), job, place) as found:
+        key = found.row.job.key
+        if not found.ledger.cancel(key, reason="cancelled on request"):
+            (row,) = found.ledger.jobs(key)
+            raise UsageError(
+                f"job {key[:10]} is {row.state} and cannot be cancelled.",
+                remedy="Only a job that has not ended can.",
+            )
+    say(f"job {key[:10]} is cancelled")

@@ -1,0 +1,65 @@
+"""`intermission config`: the settings that hold here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from intermission.cli.command import Command
+from intermission.cli.options import AsJson, Verbose
+
+app = typer.Typer(
+    name="config",
+    help="Show the settings that hold here.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command(cls=Command)
+def show(
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Say where each value came from.")
+    ] = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Print every setting and its value.
+
+    Flags beat the environment (INTERMISSION_SLOTS), which beats the nearest intermission.toml,
+    which beats your own config.toml, which beats the defaults.
+    """
+    from intermission.cli.jsonout import emit
+    from intermission.cli.wording import table
+    from intermission.settings import Settings, load_settings
+
+    resolved = load_settings({})
+    values = resolved.settings.model_dump(mode="json")
+    if as_json:
+        fields = {
+            name: {"value": value, "origin": resolved.origin[name]}
+            for name, value in values.items()
+        }
+        emit({"event": "settings", "settings": fields})
+        return
+    rows = [
+        (
+            name,
+            _text(value),
+            resolved.origin[name] if origin else Settings.model_fields[name].description or "",
+        )
+        for name, value in values.items()
+    ]
+    print(table(("SETTING", "VALUE", "ORIGIN" if origin else "MEANING"), rows))
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

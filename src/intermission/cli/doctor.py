@@ -1,0 +1,28 @@
+"""`intermission doctor`: is this machine fit?"""
+
+from __future__ import annotations
+
+from intermission.cli.options import HERE, AsJson, Place, Verbose
+
+
+def doctor(place: Place = HERE, as_json: AsJson = False, verbose: Verbose = False) -> int:
+    """Check whether this machine is fit.
+
+    Versions, the disk of this folder, locks, processes. Exit code 4 if something is wrong.
+    """
+    from dataclasses import asdict
+
+    from intermission.app.checkup import examine
+    from intermission.cli.jsonout import emit
+    from intermission.errors import EnvironmentFault
+
+    findings = list(examine(place.resolve()))
+    well = all(finding.well for finding in findings)
+    if as_json:
+        emit({"event": "checkup", "well": well, "findings": [asdict(one) for one in findings]})
+    else:
+        for one in findings:
+            print(f"{'ok   ' if one.well else 'WRONG'}  {one.name:<12} {one.found}")
+            if not one.well:
+                print(f"       {'':<12} {one.remedy}")
+    return 0 if well else EnvironmentFault.exit_code

@@ -1,0 +1,28 @@
+"""`intermission finish`: the result of a task that waits for an outside event."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from intermission.cli.command import say
+from intermission.cli.options import HERE, Place, Verbose, open_app
+
+
+def finish(
+    token: Annotated[
+        str, typer.Argument(metavar="TOKEN", help="What the step passed to ctx.defer.")
+    ],
+    result: Annotated[str, typer.Option(metavar="JSON", help="What the step would have returned.")],
+    place: Place = HERE,
+    verbose: Verbose = False,
+) -> None:
+    """Finish a task that a step deferred.
+
+    The result that came from outside is stored like one of the step itself.
+    """
+    from intermission.app import again
+
+    name = again.finish(open_app(verbose), token, result, place)
+    say(f"{name} is done")

@@ -1,0 +1,54 @@
+"""`intermission gc`: away with files that no receipt names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from intermission.cli.options import HERE, AsJson, Verbose, open_app
+
+
+def gc(
+    place: Annotated[
+        Path, typer.Argument(metavar="PLACE", help="A folder; it and all below it are searched.")
+    ] = HERE,
+    grace_s: Annotated[
+        float | None, typer.Option(metavar="S", help="How long such a file is kept at least.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
+    ] = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Remove files that no receipt names.
+
+    Killed attempts leave them behind. A file is removed by the second pass that finds it
+    unnamed, at least the grace after the first: one that is just being committed is not touched.
+    """
+    from intermission.cli.jsonout import emit
+    from intermission.cli.wording import count, near, size
+
+    app = open_app(verbose)
+    grace_s = app.settings.gc_grace_s if grace_s is None else grace_s
+    documents: list[dict[str, Any]] = []
+    for source, workspace in app.workspaces(place.resolve()):
+        swept = app.gc(workspace, grace_s=grace_s, dry_run=dry_run)
+        documents.append(
+            {
+                "source": str(source),
+                "removed": swept.removed,
+                "removed_bytes": swept.removed_bytes,
+                "waiting": swept.waiting,
+            }
+        )
+        if not as_json and (swept.removed or swept.waiting):
+            verb = "would remove" if dry_run else "removed"
+            print(
+                f"{near(source)}: {verb} {count(swept.removed, 'file')} "
+                f"({size(swept.removed_bytes)}), {swept.waiting:,} waiting for the next pass"
+            )
+    if as_json:
+        emit({"event": "swept", "dry_run": dry_run, "sources": documents})

@@ -1,0 +1,157 @@
+"""`intermission plan`: what a run would do, without doing any of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from intermission.cli.options import (
+    AsJson,
+    Include,
+    Params,
+    PipelineName,
+    Verbose,
+    open_app,
+    parse_params,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from intermission.model import Job, Task
+    from intermission.pipeline import Pipeline
+
+
+def plan(
+    pipeline: PipelineName,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE", help="Files, folders, or quoted patterns; none shows the graph."
+        ),
+    ] = None,
+    param: Params = None,
+    include: Include = None,
+    tasks: Annotated[
+        bool, typer.Option("--tasks", help="List every task, not only what has to run and why.")
+    ] = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say what `run` would do, and why, and run nothing.
+
+    Without a source: the pipeline's steps and parameters.
+    """
+    from intermission.cli.jsonout import emit
+    from intermission.pipeline import load
+    from intermission.pipeline.load import resolve
+
+    app = open_app(verbose)
+    loaded, params = load(pipeline), parse_params(param)
+    if not sources:
+        emit({"event": "pipeline", **_pipeline_fields(loaded)}) if as_json else _draw(loaded)
+        return
+    loaded.bind(params)
+    documents: list[dict[str, Any]] = []
+    for path in app.sources(sources, include or ()):
+        job, forecast = app.forecast(loaded, resolve(pipeline), path, params)
+        document = _document(path, job, forecast)
+        documents.append(document)
+        if not as_json:
+            _print(document, tasks)
+    if as_json:
+        emit({"event": "plan", "sources": documents})
+
+
+def _document(path: Path, job: Job, forecast: Iterable[tuple[Task, bool, str]]) -> dict[str, Any]:
+    tasks = [
+        {
+            "task": task.step if task.chunk is None else f"{task.step}[{task.index}]",
+            "step": task.step,
+            "key": task.key,
+            "would": "reuse" if reused else "run",
+            "why": why,
+        }
+        for task, reused, why in forecast
+    ]
+    order = {spec.name: place for place, spec in enumerate(job.steps)}
+    tasks.sort(key=lambda task: order[task["step"]])
+    named = {task["step"] for task in tasks}
+    return {
+        "source": str(path),
+        "job": job.key,
+        "run": sum(task["would"] == "run" for task in tasks),
+        "reuse": sum(task["would"] == "reuse" for task in tasks),
+        "tasks": tasks,
+        "unknown": [spec.name for spec in job.steps if spec.name not in named],
+    }
+
+
+def _print(document: dict[str, Any], every_task: bool) -> None:
+    from pathlib import Path
+
+    from intermission.cli.wording import count, near
+
+    print(
+        f"{near(Path(document['source']))}: would run {count(document['run'], 'task')}, "
+        f"reuse {document['reuse']:,} (job {document['job'][:10]})"
+    )
+    if every_task:
+        for task in document["tasks"]:
+            print(f"  {task['would']:<5}  {task['task']}: {task['why']}")
+    else:
+        # Tasks of one step with one reason are one line, however many they are.
+        groups = Counter(
+            (task["would"], task["step"], task["why"] if task["would"] == "run" else "")
+            for task in document["tasks"]
+        )
+        for (would, step, why), n in groups.items():
+            times = f" x{n:,}" if n > 1 else ""
+            print(f"  {would:<5}  {step}{times}{f': {why}' if why else ''}")
+    for step in document["unknown"]:
+        print(f"  later  {step}: its tasks are known once the plan before it has run")
+
+
+def _pipeline_fields(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "pipeline": pipeline.name,
+        "output": pipeline.output,
+        "steps": [
+            {
+                "step": spec.name,
+                "kind": str(spec.kind),
+                "version": spec.version,
+                "needs": spec.needs,
+            }
+            for spec in pipeline.specs
+        ],
+        "parameters": _parameters(pipeline),
+    }
+
+
+def _parameters(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+    import json
+
+    from intermission.pipeline.hints import type_name
+    from intermission.pipeline.step import encode_parameter
+
+    return {
+        name: {"type": type_name(hint), "required": True}
+        if default is ...
+        else {
+            "type": type_name(hint),
+            "required": False,
+            "default": json.loads(encode_parameter(hint, default)),
+        }
+        for name, (hint, default) in pipeline.parameters.items()
+    }
+
+
+def _draw(pipeline: Pipeline) -> None:
+    print(pipeline.explain())
+    for name, parameter in _parameters(pipeline).items():
+        default = "" if parameter["required"] else f" = {parameter['default']!r}"
+        print(f"  --param {name}: {parameter['type']}{default}")

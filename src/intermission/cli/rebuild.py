@@ -1,0 +1,33 @@
+"""`intermission rebuild`: a new ledger from receipts alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from intermission.cli.options import AsJson, Verbose, open_app
+
+
+def rebuild(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A source with a workspace.")],
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Make a source's ledger anew from its receipts. The old file is kept aside.
+
+    For a ledger that is damaged or lost; `run` does what is left.
+    """
+    from intermission.cli.jsonout import emit
+
+    jobs = open_app(verbose).rebuild(source.resolve())
+    if as_json:
+        found = [
+            {"job": key, "adopted": adopted, "total": total}
+            for key, (adopted, total) in jobs.items()
+        ]
+        emit({"event": "rebuilt", "source": str(source.resolve()), "jobs": found})
+        return
+    for key, (adopted, total) in jobs.items():
+        print(f"{key[:10]}  {adopted} of {total} known tasks are finished")

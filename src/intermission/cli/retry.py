@@ -1,0 +1,66 @@
+"""`intermission retry`: a job's failed tasks once more."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from intermission.cli.command import say
+from intermission.cli.options import (
+    HERE,
+    AsJson,
+    AsJsonLines,
+    JobName,
+    Place,
+    Verbose,
+    open_app,
+)
+
+
+def retry(
+    job: JobName,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK", help="Only this task, such as count[7]. Repeatable."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Also what is done: it runs again from the start.")
+    ] = False,
+    slots: Annotated[
+        int | None, typer.Option(metavar="N", help="How many tasks run at a time.")
+    ] = None,
+    place: Place = HERE,
+    as_json: AsJson = False,
+    as_jsonl: AsJsonLines = False,
+    verbose: Verbose = False,
+) -> int:
+    """Run the failed tasks of a job again.
+
+    They get a fresh set of attempts, and the job runs to its end. Without --task: every failed
+    or cancelled task. Whatever depends on them runs again too.
+    """
+    from intermission.app import find_job, find_task
+    from intermission.app.again import put_back
+    from intermission.cli.run import carry_out
+    from intermission.cli.wording import count
+
+    app = open_app(verbose, slots=slots)
+    whole = fresh and not task
+    with find_job(app, job, place) as found:
+        known = found.row.job
+        if not whole:
+            rows = [find_task(found, name) for name in task or ()]
+            changed = put_back(found, rows, fresh=fresh)
+            say(f"{count(changed, 'task')} put back")
+    return carry_out(
+        app,
+        known.ref,
+        [str(found.source)],
+        json.loads(known.params),
+        as_json=as_json,
+        as_jsonl=as_jsonl,
+        fresh=whole,
+        expected=known.key,
+    )

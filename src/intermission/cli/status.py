@@ -1,0 +1,54 @@
+"""`intermission status`: how far a job is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from intermission.cli.options import HERE, AsJson, JobName, Place, Verbose, open_app
+
+if TYPE_CHECKING:
+    from intermission.model import JobRow, TaskRow
+
+
+def status(
+    job: JobName, place: Place = HERE, as_json: AsJson = False, verbose: Verbose = False
+) -> None:
+    """Show how far a job is.
+
+    Its tasks by step and state, and those that are running.
+    """
+    from intermission.app import find_job
+    from intermission.cli.jsonout import emit, job_fields, task_fields
+    from intermission.cli.wording import near
+    from intermission.model import TaskState
+
+    with find_job(open_app(verbose), job, place) as found:
+        row = found.row
+        running: list[TaskRow] = []
+        if row.total(TaskState.LEASED, TaskState.RUNNING):
+            held = (TaskState.LEASED, TaskState.RUNNING)
+            running = list(found.ledger.tasks(row.job.key, states=held))
+        if as_json:
+            tasks = [task_fields(task) for task in running]
+            emit({"event": "status", **job_fields(found), "running": tasks})
+            return
+        print(f"{row.job.key[:10]}  {row.job.pipeline}  {near(found.source)}")
+        print(f"{row.state}: {row.reason}" if row.reason else row.state)
+        print_counts(row)
+        for task in running:
+            where = "waits for an outside event" if task.worker is None else f"on {task.worker}"
+            print(f"{task.name}  {task.progress:.0%}  attempt {task.attempts}  {where}")
+
+
+def print_counts(row: JobRow) -> None:
+    """One line a step, one column a state that occurs."""
+    from intermission.cli.wording import table
+    from intermission.model import TaskState
+
+    states = [state for state in TaskState if row.total(state)]
+    rows: list[tuple[object, ...]] = []
+    for spec in row.job.steps:
+        counts = row.counts.get(spec.name, {})
+        total = sum(counts.values())
+        rows.append((spec.name, total, *(counts.get(state, 0) for state in states)))
+    print(table(("STEP", "TASKS", *(state.upper() for state in states)), rows))

@@ -1,0 +1,85 @@
+"""`intermission watch`: what happens to a job, as it happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from intermission.cli.options import HERE, AsJsonLines, JobName, Place, Verbose, open_app
+
+if TYPE_CHECKING:
+    from intermission.app import Found
+    from intermission.model import Event, JobRow
+
+EVERY_S = 0.3
+
+
+def watch(
+    job: JobName,
+    place: Place = HERE,
+    after: Annotated[
+        int | None,
+        typer.Option(metavar="SEQ", help="Begin after this event; 0 tells everything."),
+    ] = None,
+    as_jsonl: AsJsonLines = False,
+    verbose: Verbose = False,
+) -> int:
+    """Follow a job until it ends.
+
+    Every change of its tasks is told, whichever process made it. The exit code is the job's:
+    0 done, 1 failed or cancelled.
+    """
+    from intermission.app import find_job
+    from intermission.app.look import last_event
+    from intermission.cli.jsonout import emit, event_fields, job_fields, when
+    from intermission.cli.status import print_counts
+    from intermission.model import JobState
+
+    with find_job(open_app(verbose), job, place) as found:
+        seq = last_event(found.ledger) if after is None else after
+        if as_jsonl:
+            emit({"event": "watching", "seq": seq, **job_fields(found)})
+        else:
+            print_counts(found.row)
+        for event in _follow(found, seq):
+            if as_jsonl:
+                emit(event_fields(event))
+                continue
+            why = f"  {event.message}" if event.message and event.now != "done" else ""
+            at = (when(event.at_ms) or "")[11:19]
+            print(f"{at}  {event.task or 'job'}  {event.now}{why}", flush=True)
+        row = _look(found)
+        if as_jsonl:
+            emit({"event": "ended", "job": row.job.key, "state": str(row.state)})
+        else:
+            print(row.state)
+        return 0 if row.state is JobState.DONE else 1
+
+
+def _follow(found: Found, seq: int) -> Iterator[Event]:
+    """The job's events after a number, until it has ended and all of them are told."""
+    from intermission.app.look import events_after
+    from intermission.model import JobState
+
+    while True:
+        # The state is read first: what the ledger records before a job ends is told before.
+        ended = _look(found).state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+        for event in events_after(found.ledger, seq):
+            seq = event.seq
+            if event.job_key == found.row.job.key:
+                yield event
+        if ended:
+            return
+        time.sleep(EVERY_S)
+
+
+def _look(found: Found) -> JobRow:
+    from intermission.errors import UsageError
+
+    rows = found.ledger.jobs(found.row.job.key)
+    if not rows:
+        raise UsageError("the job is gone.", remedy="Somebody started it afresh: watch it again.")
+    return rows[0]

@@ -1,0 +1,25 @@
+"""`intermission why`: one line about a task."""
+
+from __future__ import annotations
+
+from intermission.cli.options import HERE, AsJson, JobName, Place, TaskName, Verbose, open_app
+
+
+def why(
+    job: JobName,
+    task: TaskName,
+    place: Place = HERE,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say in one line why a task ran, was reused, or has not run."""
+    from intermission.app import find_job, find_task, look
+    from intermission.cli.jsonout import emit
+
+    with find_job(open_app(verbose), job, place) as found:
+        row = find_task(found, task)
+        line = look.why(found, row)
+    if as_json:
+        emit({"event": "why", "task": row.name, "state": str(row.state), "why": line})
+    else:
+        print(f"{row.name} {line}")

@@ -1,0 +1,22 @@
+"""A simulator of many workers on one job: seeded, in one process, on a clock of its own.
+
+`simulate(seed, ...)` runs the real engine over a memory store and any ledger, interrupts it
+wherever it can be interrupted, and raises `Violation` when a promise does not hold. The same
+seed plays the same story again.
+"""
+
+from intermission.testing.simulator.audit import Violation
+from intermission.testing.simulator.ending import Results
+from intermission.testing.simulator.ledgers import Ledgers, MemoryLedgers, SqliteLedgers
+from intermission.testing.simulator.simulation import FAULTS, Report, simulate
+
+__all__ = [
+    "FAULTS",
+    "Ledgers",
+    "MemoryLedgers",
+    "Report",
+    "Results",
+    "SqliteLedgers",
+    "Violation",
+    "simulate",
+]

@@ -1,0 +1,143 @@
+"""What goes wrong in a simulation: each method is one kind of fault, told who suffers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+from intermission.engine import record
+from intermission.testing.simulator.process import LEASE_TTL_S, Process
+from intermission.testing.simulator.wire import Wire
+from intermission.testing.simulator.world import World
+
+HOUR_S = 3600.0
+
+
+class Mischief:
+    """Faults, picked by a seed. Each answers whether there was anything to break."""
+
+    def __init__(self, world: World, random: Random, start: Callable[..., Process]) -> None:
+        self._world = world
+        self._random = random
+        self._start = start
+        self._copies: list[Any] = []
+        self.processes: list[Process] = []
+        """All that ever started, in order."""
+
+    def crash(self, victim: Process) -> bool:
+        victim.actor.kill()
+        return True
+
+    def slot_crash(self, victim: Process) -> bool:
+        return victim.kill_slot()
+
+    def stall(self, victim: Process) -> bool:
+        """It stops for longer than its leases live, mostly, and wakes up a zombie."""
+        stopped_s = LEASE_TTL_S * self._random.uniform(0.5, 3.0)
+        victim.stalled_until_s = self._world.clock.monotonic_s() + stopped_s
+        return True
+
+    def step_error(self, victim: Process) -> bool:
+        victim.next_step_fails = True
+        return True
+
+    def store_error(self, victim: Process) -> bool:
+        wire = self._random.choice(["store", "store", "outputs"])
+        victim.faults[wire] = self._random.choice(["before", "after"]), 1
+        return True
+
+    def ledger_error(self, victim: Process) -> bool:
+        victim.faults["ledger"] = self._random.choice(["before", "after"]), 1
+        return True
+
+    def deaf_keeper(self, victim: Process) -> bool:
+        """Its keeper gets no answers for a while, perhaps for longer than its leases live."""
+        times = self._random.randint(1, 12)
+        victim.faults["keeper"] = self._random.choice(["before", "after"]), times
+        return True
+
+    def drain(self, victim: Process) -> bool:
+        victim.draining = "SIGTERM"
+        return True
+
+    def repeat(self, victim: Process) -> bool:
+        """It will send a completion twice, as one who did not get the answer does."""
+        victim.next_completion_repeats = True
+        return True
+
+    def echo(self, _: Process) -> bool:
+        """A completion that was sent long ago arrives once more."""
+        if not self._world.sent:
+            return False
+        world = self._world
+        sender, lease, completion = self._random.choice(world.sent)
+        ledger = partial(world.ledger_call, "network", sender.place)
+        wire: Any = Wire("ledger", ledger, lambda _: None, lambda *_: None)
+        record.complete(wire, world.store, world.job, [(lease, completion)], world.scratch)
+        return True
+
+    def wall_jump(self, _: Process) -> bool:
+        self._world.clock.jump_wall(self._random.choice([-HOUR_S, HOUR_S]))
+        return True
+
+    def lease_jump(self, _: Process) -> bool:
+        """The ledger's clock leaps over everybody's leases."""
+        self._world.clock.advance(LEASE_TTL_S * self._random.uniform(0.8, 1.5))
+        return True
+
+    def corrupt(self, _: Process) -> bool:
+        """A byte of a finished task's file is flipped, or the file is gone."""
+        files = self._world.audit.files()
+        if not files:
+            return False
+        key = self._random.choice(files)
+        if self._random.random() < 0.3:
+            self._world.store.delete(key)
+        else:
+            data = bytearray(self._world.store.read(key))
+            data[self._random.randrange(len(data))] ^= 1
+            self._world.store.replace(key, bytes(data))
+        return True
+
+    def cancel(self, victim: Process) -> bool:
+        """A person cancels the job, and thinks better of it."""
+        ledger = self._world.ledger("person", victim.place)
+        return ledger.cancel(self._world.job.key, reason="a person said so")
+
+    def lose(self, _: Process) -> bool:
+        """The ledger is deleted. Somebody may rebuild it, or just run the same command again."""
+        self._lead_to(self._world.ledgers.create())
+        if self._random.random() < 0.7:
+            self._start(task="rebuild")
+        return True
+
+    def restore(self, _: Process) -> bool:
+        """The ledger as it was some time ago is put in the place of the one there is."""
+        if not self._copies or self._random.random() < 0.5:
+            self._copies.append(self._world.ledgers.copy(self._world.place))
+            return False
+        self._lead_to(self._world.ledgers.copy(self._random.choice(self._copies)))
+        return True
+
+    def _lead_to(self, place: Any) -> None:
+        """Processes at work go on in the ledger they opened, or find themselves in the new one."""
+        self._world.place = place
+        if self._random.random() < 0.5:
+            for process in self.processes:
+                if process.task == "run":
+                    process.place = place
+
+    def sweep(self, _: Process) -> bool:
+        self._start(task="collect")
+        return True
+
+
+def kinds() -> Mapping[str, Callable[[Mischief, Process], bool]]:
+    """Every kind of fault by name."""
+    return {
+        name: method
+        for name, method in vars(Mischief).items()
+        if callable(method) and not name.startswith("_")
+    }
