@@ -9,15 +9,23 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
+
+from typer.main import get_group
+from typer.testing import CliRunner
 
 from intermission import errors, model
+from intermission.cli import app
 from intermission.model import CLAIMABLE, FINISHED, HELD, JobState, TaskState
 from intermission.settings import PREFIX, Settings
 
 DOCS = Path(__file__).parent
+HELP_WIDTH = 92
+
+State = TypeVar("State", TaskState, JobState)
+
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -41,38 +49,37 @@ def job_diagram() -> str:
     return _mermaid(list(_edges(model.JOB_TRANSITIONS)), start=JobState.PENDING)
 
 
-def _edges(table: Mapping[StrEnum, frozenset[StrEnum]]) -> Iterator[tuple[StrEnum, StrEnum]]:
+def _edges(table: Mapping[State, frozenset[State]]) -> Iterator[tuple[State, State]]:
     for was, after in table.items():
         yield from ((was, now) for now in type(was) if now in after)
 
 
-def _mermaid(edges: list[tuple[str, str]], *, start: str) -> str:
+def _mermaid(edges: Iterable[tuple[str, str]], *, start: str) -> str:
     lines = ["stateDiagram-v2", f"    [*] --> {start}"]
     lines += [f"    {was} --> {now}" for was, now in edges]
     return "```mermaid\n" + "\n".join(lines) + "\n```"
 
 
 def task_transitions() -> str:
-    return _transitions(model.TRANSITIONS, kind=_task_kind)
+    groups = {"claimable": CLAIMABLE, "held": HELD, "finished": FINISHED}
+    rows = [
+        [
+            f"`{was}`",
+            ", ".join(name for name, states in groups.items() if was in states),
+            _states(after),
+        ]
+        for was, after in model.TRANSITIONS.items()
+    ]
+    return _table(["state", "it is", "may become"], rows)
 
 
 def job_transitions() -> str:
-    return _transitions(model.JOB_TRANSITIONS, kind=None)
+    rows = [[f"`{was}`", _states(after)] for was, after in model.JOB_TRANSITIONS.items()]
+    return _table(["state", "may become"], rows)
 
 
-def _task_kind(state: StrEnum) -> str:
-    groups = {"claimable": CLAIMABLE, "held": HELD, "finished": FINISHED}
-    return ", ".join(name for name, states in groups.items() if state in states)
-
-
-def _transitions(
-    table: Mapping[StrEnum, frozenset[StrEnum]], kind: Callable[[StrEnum], str] | None
-) -> str:
-    rows = [
-        [f"`{was}`", *([kind(was)] if kind else []), ", ".join(f"`{now}`" for now in sorted(after))]
-        for was, after in table.items()
-    ]
-    return _table(["state", *(["it is"] if kind else []), "may become"], rows)
+def _states(states: Iterable[str]) -> str:
+    return ", ".join(f"`{state}`" for state in sorted(states))
 
 
 def settings() -> str:
@@ -139,6 +146,26 @@ def _type(hint: object) -> str:
     return "object of strings"
 
 
+def commands() -> str:
+    """What every command says of itself."""
+    return "\n\n".join(_help(name) for name in ["", *_command_names()])
+
+
+def _command_names() -> Iterator[str]:
+    for name, command in get_group(app).commands.items():
+        below = getattr(command, "commands", None)
+        yield from (f"{name} {one}" for one in below) if below else [name]
+
+
+def _help(command: str) -> str:
+    arguments = [*command.split(), "--help"]
+    shown = CliRunner().invoke(app, arguments, prog_name="intermission", terminal_width=HELP_WIDTH)
+    if shown.exit_code != 0:
+        raise ValueError(f"intermission {command} --help failed: {shown.output}")
+    lines = "\n".join(line.rstrip() for line in shown.output.strip().splitlines())
+    return f"## intermission {command}".rstrip() + f"\n\n```text\n{lines}\n```"
+
+
 def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("|" + "|".join(f" {cell} " for cell in line) + "|" for line in lines).replace(
@@ -153,6 +180,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "job-transitions": job_transitions,
     "settings": settings,
     "error-tree": error_tree,
+    "commands": commands,
     "receipt-fields": receipt_fields,
     "file-fields": file_fields,
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from intermission import Chunk, Context, File, Pipeline, Source, step
 
-CALL_S = 0.1
+CALL_S = 0.15
 
 
 def call_the_api(prompt: str, *, key: str, bill: Path) -> str:

@@ -10,11 +10,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 from urllib.parse import unquote, urlsplit
 
 from blake3 import blake3
+
+T = TypeVar("T")
 
 RESULT_INLINE_MAX_BYTES = 64 * 1024
 """A result up to this size lives inside its receipt; a larger one becomes an artifact."""
@@ -88,19 +91,43 @@ JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 }
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def canonical(value: Any) -> str:
     """The one JSON text of a value, whatever order its mappings were built in."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _CANONICAL.encode(value)
 
 
-def identity(*parts: str) -> str:
-    """A 160-bit name for a sequence of strings; no two different sequences share a text."""
-    digest = blake3()
-    for part in parts:
-        data = part.encode()
-        digest.update(b"%d:" % len(data))
-        digest.update(data)
-    return digest.hexdigest(20)
+def framed(*parts: str) -> bytes:
+    """A sequence of strings, each after its length: no two different sequences look alike."""
+    return b"".join([b"%d:%b" % (len(data := part.encode()), data) for part in parts])
+
+
+def identity(*parts: str, after: bytes = b"") -> str:
+    """A 160-bit name for a sequence of strings, of which `after` is the framed beginning."""
+    return blake3(after + framed(*parts)).digest(20).hex()
+
+
+def identity_of_all(first: str, rest: Iterable[str]) -> str:
+    """The same name as `identity(first, *rest)`, for a sequence too long to hold."""
+    digest = blake3(framed(first))
+    for part in rest:
+        digest.update(framed(part))
+    return digest.digest(20).hex()
+
+
+@dataclass_transform(frozen_default=True)
+def _mass_produced(cls: type[T]) -> type[T]:
+    """A value of which tens of thousands a second are made and sent to other processes.
+
+    Frozen for the type checker alone, and pickled as its bare fields: to freeze one, or to
+    pickle it as usual, takes longer than to claim a task.
+    """
+    made = dataclass(slots=True, unsafe_hash=True)(cls)
+    fields = attrgetter(*made.__match_args__)  # type: ignore[attr-defined]
+    made.__reduce__ = lambda self: (made, fields(self))
+    return made
 
 
 class StepKind(StrEnum):
@@ -218,7 +245,7 @@ def _step_from(data: dict[str, Any]) -> StepSpec:
     return StepSpec(**{**data, **typed})
 
 
-@dataclass(frozen=True, slots=True)
+@_mass_produced
 class Task:
     """One step on one chunk of one job, as it is submitted."""
 
@@ -276,7 +303,7 @@ class Output:
     files: tuple[FileRef, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_mass_produced
 class Lease:
     """The right to run one task, and everything a slot needs to run it."""
 
@@ -294,7 +321,7 @@ class Lease:
     """By parameter: one output, or a tuple of them for a fan-in; None stands for a gap."""
 
 
-@dataclass(frozen=True, slots=True)
+@_mass_produced
 class Completion:
     """A task's end as the ledger records it."""
 

@@ -27,6 +27,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+KILLED = 137
 SHELL = ("console", "sh", "bash", "shell")
 
 _BLOCK = re.compile(
@@ -130,11 +131,11 @@ def play(script: str, here: Path) -> list[tuple[list[str], int]]:
 
 def plain(line: str, here: Path, *, chance: bool) -> str:
     """A line without what differs from run to run and from place to place."""
-    line = line.replace(str(here), "~/intermission")
+    line = line.replace(str(here), "/home/you/intermission")
     line = re.sub(r"^bash: line \d+: +\d+ (Killed).*", r"\1", line)
     line = re.sub(r"\b20\d\d-\d\d-\d\d[T ][\d:.,]+", "#", line)
     line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#", line)
-    line = re.sub(r"\b[\d:.]+ (s|min)\b|\b\d+\.\d+\b", "#", line)
+    line = re.sub(r"\b[\d:.]+ ?(s|min)\b|\b\d+\.\d+\b", "#", line)
     if chance:
         line = re.sub(r"\d+", "#", line)
         line = re.sub(r": (started|# of # tasks done before)$", ": opened", line)
@@ -170,7 +171,8 @@ def test_every_command_does_what_the_page_shows(page: Path, tmp_path: Path) -> N
             [plain(line, here, chance=command.chance) for line in lines if line.strip()]
             for lines in (command.shown, output)
         )
-        assert not shown or matches(shown, found), told
+        said_less = command.code == KILLED and not Counter(found) - Counter(shown)
+        assert not shown or said_less or matches(shown, found), told
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

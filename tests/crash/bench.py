@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import work
-from launcher import PATIENCE_S, Launcher, children, describe, kill, until
+from launcher import PATIENCE_S, RUNNER, Launcher, children, describe, kill, until
 
 WORKSPACE = ".intermission"
 
@@ -45,8 +45,9 @@ class Run:
         return [*second, *(one for pid in second for one in children(pid)[:1])]
 
     def slots(self) -> list[int]:
-        guardians = self.guardians()
-        return children(guardians[1]) if len(guardians) == 2 else []
+        """The guardian's children, without what orphans they left to it."""
+        found = [pid for guardian in self.guardians()[1:] for pid in children(guardian)]
+        return [pid for pid in found if RUNNER.name in describe(pid)]
 
     def said(self) -> list[dict[str, Any]]:
         """Every line it wrote. Anything that is no JSON is kept as a line of its own."""
@@ -158,6 +159,19 @@ class Bench:
     def tasks(self) -> int:
         return 2 * self.params.get("count", 29) + 2
 
+    def hold(self, *numbers: int) -> Path:
+        """Make these pieces wait in their step until `let_go`."""
+        folder = self.folder / "hold"
+        folder.mkdir(exist_ok=True)
+        for no in numbers:
+            (folder / str(no)).touch()
+        self.env[work.HOLD] = str(folder)
+        return folder
+
+    def let_go(self, *numbers: int) -> None:
+        for no in numbers:
+            (self.folder / "hold" / str(no)).unlink()
+
     def wait_for_executions(self, count: int) -> None:
         until(lambda: len(self.executions()) >= count, f"{count} executions")
 
@@ -171,7 +185,9 @@ class Bench:
         """What an undisturbed run makes of the source, computed without Intermission."""
         text = self.source.read_bytes()
         if self.pipeline == "solo":
-            return sha256(text).digest() * 40
+            return sha256(text).digest() * self.params.get("blocks", 40)
+        if self.pipeline == "thrice":
+            return b"".join(sha256(text + str(no).encode()).digest() for no in range(3))
         return joined(text, self.params.get("count", 29))
 
 

@@ -26,6 +26,7 @@ from intermission.model import JobState, TaskState
 from intermission.settings import load_settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+import patches
 import work
 
 CRASHED = 70
@@ -76,16 +77,21 @@ class Reporter:
 
 def say(**fields: Any) -> None:
     """One line in one write: a line is there whole or not at all."""
-    os.write(1, (json.dumps(fields) + "\n").encode())
+    with open(1, "wb", buffering=0, closefd=False) as out:
+        out.write((json.dumps(fields) + "\n").encode())
 
 
 def run_once(order: dict[str, Any]) -> int:
     try:
         if order.get("patch"):
-            getattr(__import__("patches"), order["patch"])()
+            name, *arguments = order["patch"]
+            getattr(patches, name)(*arguments)
         if order.get("stop") == "start":
             os.kill(os.getpid(), signal.SIGSTOP)
         settings = load_settings(order.get("settings", {})).settings
+        if order.get("do") == "rebuild":
+            say(rebuilt=App(settings).rebuild(Path(order["sources"][0])))
+            return 0
         pipeline = f"{work.__file__}:{order.get('pipeline', 'crash')}"
         params = order.get("params", {})
         report = run(App(settings), pipeline, order["sources"], params, Reporter(order))

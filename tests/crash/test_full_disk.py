@@ -61,37 +61,65 @@ def test_an_error_at_every_write(
         for call in calls
         if call.name == "openat" and not call.opens_for_writing
     ]
-    wrong: list[str] = []
-    for no, (site, fault) in enumerate(faults[part::PARTS]):
-        bench = solo(launcher, tmp_path / str(no))
-        try:
-            fail_and_resume(bench, who, site, fault, strace)
-        except AssertionError as e:
-            wrong.append(f"{site} {fault} {site.text}: {e}")
-    assert not wrong, "\n\n".join(wrong)
+    mine = faults[part::PARTS]
+    fired = [
+        fail_and_resume(solo(launcher, tmp_path / str(no)), who, site, fault, strace)
+        for no, (site, fault) in enumerate(mine)
+    ]
+    assert fired.count(False) <= len(mine) // 10
 
 
-def fail_and_resume(bench: Bench, who: str, site: Call, fault: str, strace: str) -> None:
+def fail_and_resume(bench: Bench, who: str, site: Call, fault: str, strace: str) -> bool:
+    """Whether the fault fell; if not, because this run never came as far as that call."""
     inject = f"inject={site.name}:error={fault.format(site.nth)}"
     traced = follow(bench, who, strace, ["-e", inject])
-    assert traced.injected, f"nothing failed: {traced.log[-2000:]}"
-    if traced.status == 0:
-        assert bench.output.read_bytes() == bench.expected
-    else:
-        assert_clear(traced.run, traced.status)
+    if not traced.reached(site):
+        return False
+    what = f"{inject} at {site.text}"
+    assert traced.injected, f"{what} did nothing: {traced.log[-2000:]}"
+    assert_clear(bench, traced.run, traced.status, what)
+    assert_resumed(bench, what)
+    return True
+
+
+def assert_resumed(bench: Bench, what: str) -> None:
+    """Without the fault the same command finishes at once, and does nothing twice."""
     bench.launcher.assert_nobody_left()
     had, before = bench.receipts(), len(bench.executions())
     bench.run(within_s=AT_ONCE_S)
     bench.assert_right()
-    assert not had & set(bench.again(before)), "executed although it had a receipt"
+    assert not had & set(bench.again(before)), f"{what}: executed although it had a receipt"
 
 
-def assert_clear(run: Run, status: int) -> None:
-    """It ended as the command line would end, with a sentence, and with a remedy if it knows."""
+def assert_clear(bench: Bench, run: Run, status: int, what: str) -> None:
+    """Right, or else ended as the command line ends: with a sentence, and a remedy if one is."""
     said = run.said()
-    assert status in (1, 4), (status, said)
-    assert not [line for line in said if "traceback" in line or "stray" in line], said
+    assert not [line for line in said if "traceback" in line or "stray" in line], (what, said)
+    if status == 0:
+        assert bench.output.read_bytes() == bench.expected, what
+        return
+    assert status in (1, 4), (what, status, said)
     fault, closed = run.last("fault"), run.last("closed")
     sentence = fault.get("fault") or closed.get("error") or closed.get("last_failure")
-    assert sentence, said
-    assert status == 1 or fault["remedy"], said
+    assert sentence, (what, said)
+    assert status == 1 or fault["remedy"], (what, said)
+
+
+def test_short_writes_lose_nothing(launcher: Launcher, tmp_path: Path) -> None:
+    """A write that takes half of what it is given is not an error; somebody must ask again."""
+    bench = Bench(launcher, tmp_path, settings={"slots": 2}, params={"count": 4})
+    run = bench.run(patch=["halve_writes"])
+    assert run.last("closed")["failures"] == 0
+    bench.assert_right()
+
+
+@pytest.mark.parametrize("limit_bytes", [4096, 6000, 33_000, 50_000, 70_000, 90_000, 110_000])
+def test_a_file_that_may_not_grow(limit_bytes: int, launcher: Launcher, tmp_path: Path) -> None:
+    """The kernel shortens the write that crosses the limit and refuses the next one."""
+    bench = solo(launcher, tmp_path)
+    bench.params = {"blocks": 4000}
+    run = bench.start(patch=["limit_file_size", limit_bytes])
+    status = run.wait()
+    assert status != 0, "the limit was never met"
+    assert_clear(bench, run, status, f"files of at most {limit_bytes} bytes")
+    assert_resumed(bench, f"files of at most {limit_bytes} bytes")

@@ -91,6 +91,15 @@ class Traced:
                 found.append(Call(pid, name, counts[pid, name], text))
         return found
 
+    def reached(self, site: Call) -> bool:
+        """Whether anybody came as far as this call; SQLite now and then needs a page less."""
+        counts: Counter[str] = Counter()
+        for line in self.log.splitlines():
+            match = _LINE.match(line)
+            if match is not None and match["name"] == site.name and "resumed>" not in line:
+                counts[match["pid"]] += 1
+        return max(counts.values(), default=0) >= site.nth
+
     @property
     def killed(self) -> bool:
         """Whether somebody died by SIGKILL under strace's eyes."""

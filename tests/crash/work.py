@@ -28,12 +28,8 @@ class Piece(Chunk):
 
 def executed(step_name: str, ctx: Context) -> None:
     """Tell the journal; one line in one write, so that lines of many slots never mix."""
-    line = f"{step_name}/{ctx.idempotency_key} {os.getpid()}\n"
-    fd = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
-    try:
-        os.write(fd, line.encode())
-    finally:
-        os.close(fd)
+    with Path(os.environ[JOURNAL]).open("ab", buffering=0) as journal:
+        journal.write(f"{step_name}/{ctx.idempotency_key} {os.getpid()}\n".encode())
 
 
 @step(version=1, attempts=TIRELESS, retry_delays_s=(0.0,))
@@ -81,15 +77,60 @@ crash = Pipeline("crash", [pieces, cut, weigh, join])
 
 
 @step(version=1, attempts=4, retry_delays_s=(0.0,))
-def only(ctx: Context, source: Source) -> File:
+def only(ctx: Context, source: Source, blocks: int = 40) -> File:
     """A task whose every system call can be told apart: one small file of the source."""
     executed("only", ctx)
     out = ctx.out("joined.bin")
-    out.write_bytes(hashlib.sha256(source.path.read_bytes()).digest() * 40)
+    out.write_bytes(hashlib.sha256(source.path.read_bytes()).digest() * blocks)
     return out
 
 
 solo = Pipeline("solo", [only])
+
+
+@step(version=1, attempts=3, retry_delays_s=(0.0,))
+def thrice_pieces(ctx: Context, source: Source, count: int = 3) -> list[Piece]:
+    executed("thrice_pieces", ctx)
+    return [Piece(no=no) for no in range(count)]
+
+
+@step(version=1, attempts=3, retry_delays_s=(0.0,))
+def thrice_cut(ctx: Context, source: Source, piece: Piece) -> File:
+    executed("thrice_cut", ctx)
+    hold_while(piece.no)
+    out = ctx.out("piece.bin")
+    out.write_bytes(hashlib.sha256(source.path.read_bytes() + str(piece.no).encode()).digest())
+    return out
+
+
+@step(version=1, attempts=3, retry_delays_s=(0.0,))
+def thrice_join(ctx: Context, thrice_cut: list[File]) -> File:
+    executed("thrice_join", ctx)
+    out = ctx.out("joined.bin")
+    out.write_bytes(b"".join(path.read_bytes() for path in thrice_cut))
+    return out
+
+
+thrice = Pipeline("thrice", [thrice_pieces, thrice_cut, thrice_join])
+"""As many attempts as a step has unless it says otherwise, so that a job can fail."""
+
+
+@step(version=1)
+def mess(ctx: Context, source: Source, stays: bool = True) -> int:
+    """Starts children that hide in every way there is, and goes on or leaves them behind."""
+    executed("mess", ctx)
+    subprocess.Popen(["sleep", "1000"])
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000; :"], start_new_session=True)
+    subprocess.Popen(["sh", "-c", "setsid sh -c 'setsid sleep 1000; :' &"]).wait()
+    while stays:
+        time.sleep(1000)
+    return 0
+
+
+littering = Pipeline("littering", [mess])
+SLEEPERS = 5
+"""How many processes called sleep a mess has."""
 
 
 def _litter(no: int) -> list[subprocess.Popen[bytes]]:

@@ -6,6 +6,9 @@ a command's module imports what it needs inside the command, so that `--help` lo
 
 from __future__ import annotations
 
+import io
+import sys
+
 import typer
 
 from intermission.cli import (
@@ -76,4 +79,7 @@ def _root(
 
 def main() -> None:
     """The entry point of the installed command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")  # a path leaves as the bytes it is
     app(prog_name="intermission")

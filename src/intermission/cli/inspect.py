@@ -38,7 +38,7 @@ def inspect(
     with find_job(open_app(verbose), job, place) as found:
         if task is not None:
             document = _task_document(found, find_task(found, task))
-            emit({"event": "task", **document}) if as_json else _print_task(document)
+            emit({"event": "details", **document}) if as_json else _print_task(document)
             return
         rows = found.ledger.tasks(found.row.job.key, states=states)
         if as_json:

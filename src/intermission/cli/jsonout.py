@@ -20,8 +20,20 @@ VERSION = 1
 
 def emit(document: Mapping[str, Any]) -> None:
     """One line on standard output, there as soon as it is written."""
-    sys.stdout.write(json.dumps({"v": VERSION, **document}, ensure_ascii=False) + "\n")
+    versioned = {"v": VERSION, **document}
+    text = json.dumps(versioned, ensure_ascii=False)
+    if not text.isascii() and not _is_utf8(text):
+        text = json.dumps(versioned)  # a file's name may be bytes that are no text
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def when(at_ms: int | None) -> str | None:

@@ -41,6 +41,13 @@ def print_summary(report: RunReport, took_s: float) -> None:
     """What was reused, run and lost, on standard error."""
     for run in report.sources:
         _print_failures(run)
+    if any(run.row for run in report.sources):
+        say(_tasks_line(report, took_s))
+    if report.interrupted is not None:
+        say(f"interrupted ({report.interrupted}). {AGAIN}")
+
+
+def _tasks_line(report: RunReport, took_s: float) -> str:
     total = sum(run.row.total() for run in report.sources if run.row)
     reused = sum(run.reused + run.tally.adopted.total() for run in report.sources)
     executed = sum(run.tally.executed.total() for run in report.sources)
@@ -48,9 +55,7 @@ def print_summary(report: RunReport, took_s: float) -> None:
     if len(report.sources) > 1:
         done = sum(run.done for run in report.sources)
         line += f"; {done:,} of {count(len(report.sources), 'source')} done"
-    say(line)
-    if report.interrupted is not None:
-        say(f"interrupted ({report.interrupted}). {AGAIN}")
+    return line
 
 
 def _print_failures(run: SourceRun) -> None:

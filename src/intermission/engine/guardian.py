@@ -6,7 +6,7 @@ to, or when the slot dies; and when the worker is gone, however it went, it kill
 Orphans of a slot that left its group come to the guardian as their new parent and are killed
 too. If the guardian itself is killed, its slots are killed by the kernel, and whatever they
 had started comes to a second guardian, the first one's parent, which does nothing but wait
-for that. Whichever of the three is killed, alone or with another, the third cleans up.
+for that. So one of them is left to clean up when the worker is killed together with the other.
 """
 
 from __future__ import annotations

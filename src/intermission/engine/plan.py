@@ -19,7 +19,9 @@ from intermission.model import (
     StepSpec,
     Task,
     canonical,
+    framed,
     identity,
+    identity_of_all,
 )
 from intermission.pipeline import Pipeline
 
@@ -87,7 +89,13 @@ class Keys:
         self._plans = plans
         self._steps = {spec.name: spec for spec in job.steps}
         self._alone: dict[str, str] = {}
-        self._prefix: dict[str, tuple[str, ...]] = {}
+        self._begun: dict[str, bytes] = {}
+        self._same = {
+            spec.name: [
+                self._steps[edge.upstream] for edge in spec.edges if edge.kind is EdgeKind.SAME
+            ]
+            for spec in job.steps
+        }
 
     def at(self, spec: StepSpec, chunk: str | None, known: dict[str, str]) -> str:
         """The key of a step's task on a chunk; `known` holds this chunk's keys so far."""
@@ -100,25 +108,21 @@ class Keys:
         return known[spec.name]
 
     def _key(self, spec: StepSpec, chunk: str | None, known: dict[str, str]) -> str:
-        same = [
-            self.at(self._steps[edge.upstream], chunk, known)
-            for edge in spec.edges
-            if edge.kind is EdgeKind.SAME
-        ]
-        return identity(*self._common(spec), chunk or "", *same)
+        if spec.name not in self._begun:
+            self._begun[spec.name] = self._begin(spec)
+        same = [self.at(upstream, chunk, known) for upstream in self._same[spec.name]]
+        return identity(chunk or "", *same, after=self._begun[spec.name])
 
-    def _common(self, spec: StepSpec) -> tuple[str, ...]:
+    def _begin(self, spec: StepSpec) -> bytes:
         """What every task of a step has in its key alike."""
-        if spec.name not in self._prefix:
-            upstream = {
-                edge.param: self._whole(self._steps[edge.upstream], edge.kind)
-                for edge in spec.edges
-                if edge.kind is not EdgeKind.SAME
-            }
-            named = parts(self._job, spec, upstream)
-            texts = (f"{name}={value}" for name, value in sorted(named.items()))
-            self._prefix[spec.name] = ("task", spec.name, *texts)
-        return self._prefix[spec.name]
+        upstream = {
+            edge.param: self._whole(self._steps[edge.upstream], edge.kind)
+            for edge in spec.edges
+            if edge.kind is not EdgeKind.SAME
+        }
+        named = parts(self._job, spec, upstream)
+        texts = (f"{name}={value}" for name, value in sorted(named.items()))
+        return framed("task", spec.name, *texts)
 
     def _whole(self, spec: StepSpec, kind: EdgeKind) -> str:
         if kind is EdgeKind.ONE:
@@ -138,7 +142,7 @@ class Keys:
 
 def together(keys: Iterable[str]) -> str:
     """One key for all inputs of a fan-in."""
-    return identity("all", *keys)
+    return identity_of_all("all", keys)
 
 
 def parts(job: Job, spec: StepSpec, upstream: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ comes later adopts it. Nothing here asks the ledger.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -46,6 +47,11 @@ def commit(store: Store, receipt: Receipt) -> tuple[Receipt, bool]:
 
 def find(store: Store, step: str, task_key: str) -> Receipt | None:
     """The standing receipt of a task. Bytes that are no receipt are put into quarantine."""
+    found = _find(store, step, task_key)
+    return None if found is None else found[0]
+
+
+def _find(store: Store, step: str, task_key: str) -> tuple[Receipt, bytes] | None:
     key = receipt_key(step, task_key)
     try:
         data = store.read(key)
@@ -53,8 +59,9 @@ def find(store: Store, step: str, task_key: str) -> Receipt | None:
         return None
     receipt = _parse(data, step, task_key)
     if receipt is None:
-        quarantine(store, [key])
-    return receipt
+        withdraw(store, key, data)
+        return None
+    return receipt, data
 
 
 def peek(store: Store, step: str, task_key: str) -> Receipt | None:
@@ -78,16 +85,20 @@ def adopt(store: Store, step: str, task_key: str, scratch: Path) -> Receipt | No
 
     Otherwise what is left of it goes into quarantine and the task has to run.
     """
-    receipt = find(store, step, task_key)
-    if receipt is None:
-        return None
-    try:
-        fetch_files(store, Output(task_key, receipt.result, receipt.files), scratch)
-    except CorruptArtifact as e:
-        quarantine(store, [receipt_key(step, task_key), e.key])
-        return None
-    _settle(store, receipt_key(step, task_key))
-    return receipt
+    key = receipt_key(step, task_key)
+    while (found := _find(store, step, task_key)) is not None:
+        receipt, data = found
+        try:
+            fetch_files(store, Output(task_key, receipt.result, receipt.files), scratch)
+        except CorruptArtifact as e:
+            # The file first: while the receipt stands, whoever comes after a crash finds it
+            # unsound. Then look again, because somebody may have finished the task since.
+            quarantine(store, [e.key])
+            withdraw(store, key, data)
+            continue
+        _settle(store, key)
+        return receipt
+    return None
 
 
 def _settle(store: Store, key: str) -> None:
@@ -120,7 +131,21 @@ def quarantine(store: Store, keys: Iterable[str]) -> None:
     """Move objects out of the way without losing them; what is not there is no matter."""
     for key in keys:
         reached("mid-quarantine")
-        try:
-            store.move(key, f"quarantine/{uuid4().hex[:8]}/{key}")
-        except NotFound:
-            continue
+        with suppress(NotFound):
+            store.move(key, _aside(key))
+
+
+def withdraw(store: Store, key: str, judged: bytes) -> None:
+    """Put the receipt with these bytes into quarantine; another that stands there by now stays.
+
+    Whoever judged it may have been asleep since, and the task may be finished again.
+    """
+    reached("mid-quarantine")
+    stat = store.stat(key)
+    with suppress(NotFound, AlreadyExists):
+        if stat is not None and store.read(key) == judged:
+            store.move(key, _aside(key), if_version=stat.version)
+
+
+def _aside(key: str) -> str:
+    return f"quarantine/{uuid4().hex[:8]}/{key}"

@@ -6,22 +6,27 @@ Shared by every host of a worker, and by the simulator.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from intermission.engine.dependants import EVERY, dependants
 from intermission.engine.outcome import Failed
 from intermission.engine.plan import Plans, chunks, expand, plan_steps
-from intermission.engine.receipt import fetch_files, quarantine, receipt_key
+from intermission.engine.receipt import fetch_files, quarantine, receipt_key, withdraw
 from intermission.engine.run_task import result_text
-from intermission.errors import StalePlans
+from intermission.errors import NotFound, StalePlans
 from intermission.model import (
     Completion,
     Failure,
+    FileRef,
     Job,
     Lease,
     Output,
+    Receipt,
     StepKind,
+    TaskRow,
 )
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
@@ -112,14 +117,69 @@ def spoil(
 ) -> int:
     """Send tasks whose bytes are lost back to work, and everything that hangs on them.
 
-    `lost` has, by the key of a receipt, the artifacts that are missing or altered. Their
-    receipts go into quarantine with what is left of the files. After a crash in between, the
-    task is claimed, finds its receipt unsound and puts it into quarantine itself.
+    `lost` has, by the key of a receipt, the artifacts that are missing or altered. The receipts
+    of what hangs on them are withdrawn before anybody can claim anything, and only if they were
+    read while the lost bytes were still the standing ones: another process may have noticed
+    first, and may be done with all of it. After a crash in between, the loss is noticed again.
     """
-    ids = [row.id for row, output in ledger.receipts(job.key) if output.task_key in lost]
-    spoiled = ledger.spoil(ids, reason=reason)
-    for row in reversed(spoiled):
-        quarantine(store, [receipt_key(row.step, row.key)])
-    for keys in lost.values():
-        quarantine(store, keys)
+    files = {key for keys in lost.values() for key in keys}
+    found = [one for one in ledger.receipts(job.key) if _names(one[1].files, files)]
+    behind = _read(store, _behind(ledger, job, [row for row, _ in found]))
+    own = _read(store, (receipt_key(row.step, output.task_key) for row, output in found))
+    unsound = {key: data for key, data in own.items() if _names(_files(data), files)}
+    current = [row for row, out in found if receipt_key(row.step, out.task_key) in unsound]
+    for key in reversed(_behind(ledger, job, current)):
+        if key in behind:
+            withdraw(store, key, behind[key])
+    spoiled = ledger.spoil([row.id for row, _ in found], reason=reason)
+    quarantine(store, sorted(files))
+    for key, judged in unsound.items():
+        withdraw(store, key, judged)
     return len(spoiled)
+
+
+def redo(ledger: Ledger, store: Store, job: Job, rows: Sequence[TaskRow], reason: str) -> int:
+    """Send done tasks back to work by hand, sound as they are, with everything that hangs on them.
+
+    Their receipts go into quarantine first, so that no attempt finds and adopts them.
+    """
+    outputs = {row.id: ledger.outputs(job.key, row.step)[row.index] for row in rows}
+    own = [receipt_key(row.step, out.task_key) for row in rows if (out := outputs[row.id])]
+    quarantine(store, [*reversed(_behind(ledger, job, rows)), *own])
+    return len(ledger.spoil([row.id for row in rows], reason=reason))
+
+
+def _names(files: Iterable[FileRef], keys: Collection[str]) -> bool:
+    return any(file.key in keys for file in files)
+
+
+def _files(data: bytes) -> tuple[FileRef, ...]:
+    """What the receipt with these bytes names; nothing, if it is none."""
+    try:
+        return Receipt.from_json(data).files
+    except (ValueError, TypeError, KeyError):
+        return ()
+
+
+def _read(store: Store, keys: Iterable[str]) -> dict[str, bytes]:
+    """The objects that are there."""
+    found: dict[str, bytes] = {}
+    for key in keys:
+        with suppress(NotFound):
+            found[key] = store.read(key)
+    return found
+
+
+def _behind(ledger: Ledger, job: Job, rows: Iterable[TaskRow]) -> list[str]:
+    """Where the receipts of the done tasks lie that hang on these, upstream first."""
+    wanted: dict[str, set[int | None]] = {}
+    for row in rows:
+        for step, index in dependants(job, row.step, row.index):
+            wanted.setdefault(step, set()).add(index)
+    return [
+        receipt_key(spec.name, output.task_key)
+        for spec in job.steps
+        if spec.name in wanted and not spec.light
+        for index, output in enumerate(ledger.outputs(job.key, spec.name))
+        if output is not None and wanted[spec.name] & {index, EVERY}
+    ]

@@ -210,7 +210,7 @@ class _TaskLog(io.TextIOBase):
     """
 
     def __init__(self) -> None:
-        self._path: Path | None = None
+        self._path = ""  # a text, because most light tasks never look at it
         self._file: io.TextIOWrapper | None = None
         self.logger = logging.Logger("intermission.step")
         handler = logging.StreamHandler(self)
@@ -218,27 +218,29 @@ class _TaskLog(io.TextIOBase):
         self.logger.addHandler(handler)
 
     def begin(self, orders: Orders, lease: Lease) -> None:
-        self._path = orders.folder / log_name(lease.step, lease.key, lease.attempt)
+        self._path = f"{orders.folder}/{log_name(lease.step, lease.key, lease.attempt)}"
         if not orders.job.step(lease.step).light:
             self._open()
 
     def _open(self) -> None:
-        if self._file is None and self._path is not None:
+        if self._file is None and self._path:
+            path = Path(self._path)
             with suppress(OSError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("a", buffering=1)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = path.open("a", buffering=1)
                 _redirect(self._file.fileno())
 
     def end(self) -> None:
-        if self._file is not None and self._path is not None:
+        if self._file is not None:
             null = os.open(os.devnull, os.O_WRONLY)
             _redirect(null)
             os.close(null)
             with suppress(OSError):
                 self._file.close()
-                if self._path.stat().st_size == 0:
-                    self._path.unlink()
-        self._file = self._path = None
+                path = Path(self._path)
+                if path.stat().st_size == 0:
+                    path.unlink()
+        self._file, self._path = None, ""
 
     def writable(self) -> bool:
         return True

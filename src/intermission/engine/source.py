@@ -19,9 +19,7 @@ def signature(path: Path) -> str:
     try:
         stat = path.stat()
     except OSError as e:
-        raise SourceError(
-            f"{path} cannot be read: {e.strerror}.", remedy="Check the path and its permissions."
-        ) from e
+        raise _unreadable(path, e) from e
     return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
 
 
@@ -29,9 +27,14 @@ def content_hash(path: Path) -> str:
     try:
         return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest(32)
     except OSError as e:
-        raise SourceError(
-            f"{path} cannot be read: {e.strerror}.", remedy="Check the path and its permissions."
-        ) from e
+        raise _unreadable(path, e) from e
+
+
+def _unreadable(path: Path, e: OSError) -> SourceError:
+    why = e.strerror or e  # blake3 puts everything into the message
+    return SourceError(
+        f"{path} cannot be read: {why}.", remedy="Check the path and its permissions."
+    )
 
 
 def identify(path: Path, memory: Store, *, remember: bool = True) -> Source:

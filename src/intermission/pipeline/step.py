@@ -113,7 +113,7 @@ class Step:
             if parameter.default is not inspect.Parameter.empty
         }
 
-    @property
+    @cached_property
     def returns(self) -> Any:
         return self.hints.get("return", NoneType)
 
@@ -142,11 +142,11 @@ class Step:
     def parameter_of_type(self, wanted: type) -> str | None:
         return next((name for name, hint in self.parameters.items() if hint is wanted), None)
 
-    @property
+    @cached_property
     def context_param(self) -> str | None:
         return self.parameter_of_type(Context)
 
-    @property
+    @cached_property
     def source_param(self) -> str | None:
         return self.parameter_of_type(Source)
 

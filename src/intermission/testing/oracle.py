@@ -7,8 +7,10 @@ against the meaning of the edges, and never computes what the ledger should do n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from intermission.model import (
     CLAIMABLE,
@@ -23,11 +25,14 @@ from intermission.model import (
     JobState,
     Lease,
     Output,
+    StepKind,
     TaskRow,
     TaskState,
+    canonical,
 )
 from intermission.ports.ledger import Ledger
 from intermission.testing.clock import FakeClock
+from intermission.testing.jobs import tasks_of
 from intermission.testing.ledger.history import Trail
 
 ENDED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
@@ -105,6 +110,13 @@ class Seen:
         )
 
 
+@lru_cache(maxsize=4096)
+def _named(job: Job, results: tuple[tuple[str, str], ...]) -> dict[tuple[str, int], str]:
+    """The keys of the tasks that a job has, as far as its done plans tell."""
+    plans = {name: [canonical(chunk) for chunk in json.loads(text)] for name, text in results}
+    return {(task.step, task.index): task.key for task in tasks_of(job, plans)}
+
+
 class Oracle:
     """Reads a ledger after each operation and raises AssertionError when it is wrong."""
 
@@ -113,6 +125,8 @@ class Oracle:
         self._clock = clock
         self._trail = Trail()
         self.jobs: dict[str, Seen] = {}
+        self.rows: dict[int, TaskRow] = {}
+        self._owners: dict[int, Seen] = {}
         self.given: dict[tuple[int, int], Lease] = {}
         """Every lease ever handed out."""
         self.accepted: dict[tuple[int, int], Completion] = {}
@@ -123,12 +137,8 @@ class Oracle:
         self.deferred: set[int] = set()
         self.cancelled_by_hand: set[str] = set()
 
-    @property
-    def rows(self) -> dict[int, TaskRow]:
-        return {id: row for seen in self.jobs.values() for id, row in seen.rows.items()}
-
     def job_of(self, task_id: int) -> Seen | None:
-        return next((seen for seen in self.jobs.values() if task_id in seen.rows), None)
+        return self._owners.get(task_id)
 
     def holds(self, task_id: int, fence: int) -> bool:
         """Whether the holder of a fence may still decide about the task."""
@@ -143,6 +153,8 @@ class Oracle:
             key = shown.job.key
             rows = (replace(row, ready_ms=None) for row in self._ledger.tasks(key))
             self.jobs[key] = Seen(shown, {row.id: row for row in rows})
+        self._owners = {id: seen for seen in self.jobs.values() for id in seen.rows}
+        self.rows = {id: seen.rows[id] for id, seen in self._owners.items()}
         events = self._trail.follow(self._ledger)
         for key, seen in self.jobs.items():
             was = before.get(key)
@@ -160,6 +172,7 @@ class Oracle:
             old = None if was is None else was.rows.get(row.id)
             assert old is None or row.fence >= old.fence, f"the fence went back: {old} -> {row}"
             self._check_task(seen, row)
+        self._check_plans(seen)
         states = {row.state for row in seen.rows.values()}
         shown = seen.shown
         assert (shown.state in ENDED) == (states <= FINISHED), f"{shown.job.key}: {shown.state}"
@@ -184,6 +197,22 @@ class Oracle:
             assert (row.id, row.fence) in self.given, f"{row} is held by nobody"
         if row.state is TaskState.DONE:
             assert (row.id, row.fence) in self.accepted, f"{row} was never completed"
+
+    def _check_plans(self, seen: Seen) -> None:
+        """What the plans that are done call for is there, and no chunk more."""
+        found: list[tuple[str, str]] = []
+        for spec in seen.job.steps:
+            row = seen.places.get((spec.name, 0))
+            if spec.kind is StepKind.PLAN and row is not None and row.state is TaskState.DONE:
+                found.append((spec.name, self.accepted[row.id, row.fence].result))
+        named = _named(seen.job, tuple(found))
+        for place, key in named.items():
+            row = seen.places.get(place)
+            found_key = None if row is None else row.key
+            assert found_key == key, f"{place} is not what was planned: {row}"
+        planned = {step for step, _ in named}
+        extra = [p for p in seen.places if p[0] in planned and p not in named]
+        assert not extra, f"nobody plans {extra} any more"
 
     def _check_outcome(self, seen: Seen) -> None:
         stopped = [row for row in seen.rows.values() if row.state in STOPPED]

@@ -232,20 +232,27 @@ class Replanning(Suite):
         assert run(ledger, made) == ["hear[0]", "hear[1]", "join"]
         assert job_row(ledger, made).state is JobState.DONE
 
-    def test_a_fan_in_is_not_run_on_inputs_that_were_replaced(self, ledger: Ledger) -> None:
-        made = submit(ledger, pair_job())
-        for _ in range(3):  # both plans, then their chunks; the fan-in stays claimable
-            leases = [lease for lease in take(ledger) if lease.step != "join"]
-            for lease in leases:
-                finish(ledger, made, lease, found=chunks(2))
-        join = row(ledger, made, "join")
-        ledger.release([(join.id, join.fence)], reason="drain")
-        ids = [row(ledger, made, name).id for name in ("cut", "split")]
-        ledger.spoil(ids, reason="their receipts are gone")
-        cut = take_named(ledger, worker="w2")["cut"]
-        # With `split` still to run again, nobody can name the fan-in's new task yet.
-        assert finish(ledger, made, cut, found=chunks(2, salt="other")) == [True]
-        assert row(ledger, made, "join").state is B
+    def test_a_fan_in_does_not_run_on_what_was_planned_before(self, ledger: Ledger) -> None:
+        for n, (at_first, found) in enumerate(
+            [
+                (chunks(2), chunks(2, salt="other")),
+                (chunks(2), chunks(1)),
+                (chunks(2), chunks(3)),
+                ([], chunks(1)),
+                (chunks(1), []),
+            ]
+        ):
+            made = submit(ledger, pair_job(key=f"job{n}"))
+            while (named := take_named(ledger, jobs=[made.key])) and "join" not in named:
+                for lease in named.values():
+                    finish(ledger, made, lease, found=at_first)
+            plans = [row(ledger, made, name).id for name in ("cut", "split")]
+            ledger.spoil(plans, reason="their receipts are gone")
+            cut = take_named(ledger, worker="w2", jobs=[made.key])["cut"]
+            # With `split` still to run again, nobody can name the fan-in's new task yet.
+            assert finish(ledger, made, cut, found=found) == [True]
+            assert row(ledger, made, "join").state is B
+            assert finish(ledger, made, named["join"]) == [False]
 
     def test_a_plan_that_fails_when_it_runs_again_ends_the_job(self, ledger: Ledger) -> None:
         made = planned(ledger, fan_job(), 2)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from intermission.engine.dependants import EVERY, dependants
 from intermission.engine.receipt import receipt_key
 from intermission.errors import NotFound
 from intermission.model import HELD, Completion, Job, Lease, Receipt, StepKind, TaskRow, TaskState
@@ -34,6 +35,9 @@ class Audit:
         self._job = job
         self._standing: dict[str, bytes] = {}
         self._condemned: set[str] = set()
+        self._behind = {
+            spec.name: {step for step, _ in dependants(job, spec.name, EVERY)} for spec in job.steps
+        }
         self._leases: set[tuple[object, int, int]] = set()
         self.executions: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
@@ -44,18 +48,27 @@ class Audit:
         key = str(args[0]) if args else ""
         before = self._standing.get(key)
         result = getattr(self._store, name)(*args, **options)
-        if key.startswith(_RECEIPTS) and name in ("create", "replace", "move", "delete"):
-            now = self._read(key)
-            if before is not None and now is None:
-                self._taken_away(key, Receipt.from_json(before), name)
-            elif before not in (None, now):
-                raise Violation(f"{name} changed the standing receipt {key}")
-            self._standing.pop(key, None)
-            if now is not None:
-                self._standing[key] = now
+        if name not in ("create", "replace", "move", "delete"):
+            return result
+        if key.startswith(_RECEIPTS):
+            self._changed(name, key, before, self._read(key))
+        else:
+            self.touched(key)
         return result
 
-    def _taken_away(self, key: str, receipt: Receipt, name: str) -> None:
+    def _changed(self, name: str, key: str, before: bytes | None, now: bytes | None) -> None:
+        if before is not None and now is None:
+            self._taken_away(name, key, Receipt.from_json(before))
+            del self._standing[key]
+        elif before is not None and before != now:
+            raise Violation(f"{name} changed the standing receipt {key}")
+        elif now is not None:
+            self._standing[key] = now
+            receipt = Receipt.from_json(now)
+            if any(self._hangs_on(receipt, lost) for lost in self._unsound()):
+                self._condemned.add(receipt.attempt)
+
+    def _taken_away(self, name: str, key: str, receipt: Receipt) -> None:
         if name != "move":
             raise Violation(f"the receipt {key} was lost by a {name}")
         self.counts["receipt quarantined"] += 1
@@ -63,6 +76,26 @@ class Audit:
             raise Violation(
                 f"the sound receipt {key} of attempt {receipt.attempt} was put into quarantine"
             )
+
+    def touched(self, key: str) -> None:
+        """A file was changed or removed: what was made from it has lost its right to stand."""
+        receipts = self._receipts()
+        for lost in receipts:
+            if any(file.key == key for file in lost.files) and not self.sound(lost):
+                self._condemned.add(lost.attempt)
+                self._condemned |= {one.attempt for one in receipts if self._hangs_on(one, lost)}
+
+    def _receipts(self) -> list[Receipt]:
+        return [Receipt.from_json(data) for _, data in sorted(self._standing.items())]
+
+    def _unsound(self) -> list[Receipt]:
+        """Only a condemned receipt can be unsound, which saves looking at the others."""
+        return [one for one in self._receipts() if one.attempt in self._condemned and not self.sound(one)]
+
+    def _hangs_on(self, one: Receipt, other: Receipt) -> bool:
+        """Whether one task was made from another's files, as far as their chunks tell."""
+        same_chunk = None in (one.chunk, other.chunk) or one.chunk == other.chunk
+        return same_chunk and one.step in self._behind[other.step]
 
     def _read(self, key: str) -> bytes | None:
         try:
@@ -86,8 +119,7 @@ class Audit:
 
     def files(self) -> list[str]:
         """Every file that a standing receipt names."""
-        receipts = [Receipt.from_json(data) for _, data in sorted(self._standing.items())]
-        return [file.key for one in receipts if self.sound(one) for file in one.files]
+        return [file.key for one in self._receipts() if self.sound(one) for file in one.files]
 
     def executing(self, step: str, task_key: str, stood: Receipt | None) -> None:
         """A step is running; `stood` is the receipt its task had before the attempt looked."""
@@ -104,9 +136,10 @@ class Audit:
             return leases
         if name == "complete":
             return self._complete(ledger, *args)
+        result = getattr(ledger, name)(*args, **options)
         if name == "spoil":
-            return self._spoil(ledger, *args, **options)
-        return getattr(ledger, name)(*args, **options)
+            self.counts["task spoiled"] += len(result)
+        return result
 
     def _claimed(self, place: object, leases: Sequence[Lease]) -> None:
         for lease in leases:
@@ -134,23 +167,6 @@ class Audit:
 
     def _rows(self, ledger: Ledger) -> dict[int, TaskRow]:
         return {row.id: row for row in ledger.tasks(self._job.key)}
-
-    def _spoil(self, ledger: Ledger, *args: Any, **options: Any) -> list[TaskRow]:
-        keys = {
-            (spec.name, index): output.task_key
-            for spec in self._job.steps
-            for index, output in enumerate(ledger.outputs(self._job.key, spec.name))
-            if output is not None
-        }
-        spoiled = ledger.spoil(*args, **options)
-        for row in spoiled:
-            data = self._standing.get(
-                receipt_key(row.step, keys.get((row.step, row.index), row.key))
-            )
-            if data is not None:
-                self._condemned.add(Receipt.from_json(data).attempt)
-        self.counts["task spoiled"] += len(spoiled)
-        return spoiled
 
 
 def _is_current(row: TaskRow | None, completion: Completion) -> bool:

@@ -99,6 +99,7 @@ class Mischief:
             data = bytearray(self._world.store.read(key))
             data[self._random.randrange(len(data))] ^= 1
             self._world.store.replace(key, bytes(data))
+        self._world.audit.touched(key)
         return True
 
     def cancel(self, victim: Process) -> bool:

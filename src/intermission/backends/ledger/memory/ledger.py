@@ -7,6 +7,7 @@ under one lock. It keeps nothing when the process ends and is no place for real 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from intermission.backends.ledger.memory.changes import STOPPED, Changes
 from intermission.backends.ledger.memory.tables import LIVE, JobEntry, Row
@@ -35,7 +36,9 @@ class MemoryLedger(Changes):
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
         now_ms = self._clock.now_ms()
         with self._tables.transaction():
-            if job.key in self._tables.job_ids:
+            known = self._tables.entry(job.key)
+            if known is not None:
+                self._update_limits(known, job)
                 return False
             entry = JobEntry(self._tables.new_id(), job, JobState.PENDING, now_ms, now_ms)
             self._tables.put_job(entry)
@@ -43,6 +46,23 @@ class MemoryLedger(Changes):
             self._insert(entry.id, tasks)
             self._settle(entry.id)
             return True
+
+    def _update_limits(self, entry: JobEntry, job: Job) -> None:
+        """What a step may use is no part of a job's identity: the newest word counts."""
+        now = {spec.name: spec for spec in job.steps}
+        if now.keys() != {spec.name for spec in entry.job.steps}:
+            return
+        steps = tuple(
+            replace(
+                spec,
+                attempts=now[spec.name].attempts,
+                needs=now[spec.name].needs,
+                concurrency=now[spec.name].concurrency,
+            )
+            for spec in entry.job.steps
+        )
+        self._tables.put_job(replace(entry, job=replace(entry.job, steps=steps)))
+        self._graphs.pop(entry.id, None)
 
     def claim(
         self,
@@ -163,21 +183,20 @@ class MemoryLedger(Changes):
         graph = self._graph(plan.job_id)
         wanted = list(tasks)
         places = {(task.step, task.index) for task in wanted}
-        replaced: list[Row] = []
-        surplus: list[Row] = []
-        for spec in graph.specs.values():
-            if spec.plan == plan.step:
-                rows = self._tables.of_step(plan.job_id, spec.name)
-                surplus += [row for row in rows if (row.step, row.index) not in places]
-        for task in wanted:
-            row = graph.task(task.step, task.index)
-            if row is not None and row.key != task.key:
-                replaced.append(row)
-        # Who still waits for a task that is not what it was must not run on what it was.
-        stale = {row.id for row in graph.dependants([*replaced, *surplus])}
+        surplus = [
+            row
+            for spec in graph.specs.values()
+            if spec.plan == plan.step
+            for row in self._tables.of_step(plan.job_id, spec.name)
+            if (row.step, row.index) not in places
+        ]
+        # Who needs a task that came, went or is another now must not run on what was there
+        # before, even while another plan keeps its own new task from being named.
+        stale = {row.id for row in graph.dependants(surplus)}
         for row in surplus:
             self._tables.drop(row)
         fresh = self._insert(plan.job_id, wanted)
+        stale |= {row.id for row in graph.dependants(self._tables.rows[id] for id in fresh)}
         self._unsettle(plan.job_id, stale - fresh, message=f"{plan.step} planned otherwise")
         self._sweep(plan.job_id)
 

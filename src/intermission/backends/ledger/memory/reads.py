@@ -84,7 +84,7 @@ class Reads:
             return sorted({row.worker for row in held if row.worker is not None})
 
     def _graph(self, job_id: int) -> Graph:
-        """A job's graph; a job never changes once it is submitted, so it is kept."""
+        """A job's graph, kept until its limits change."""
         if job_id not in self._graphs:
             self._graphs[job_id] = Graph(self._tables, job_id)
         return self._graphs[job_id]

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from ctypes import addressof, c_int
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,11 @@ def file_system_of(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo"))
 def transaction(connection: apsw.Connection, path: Path) -> Generator[None, None, None]:
     """BEGIN IMMEDIATE ... COMMIT, or nothing at all."""
     with translated(path):
+        if _has_moved(connection):
+            raise LedgerError(
+                f"the ledger {path} was removed or replaced while it was in use.",
+                remedy="Finished tasks are safe in their receipts: run the same command again.",
+            )
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -200,6 +206,17 @@ def transaction(connection: apsw.Connection, path: Path) -> Generator[None, None
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+
+def _has_moved(connection: apsw.Connection) -> bool:
+    """Whether the file under the ledger's name is no longer the one that is open.
+
+    SQLite would go on with a file that has no name any more, while whoever opens the name
+    finds another ledger, in which no task is known.
+    """
+    moved = c_int()
+    connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, addressof(moved))
+    return bool(moved.value)
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from intermission.backends.ledger.dependants import dependants
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Waiting, as_json
+from intermission.engine.dependants import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
     CLAIMABLE,
@@ -73,8 +73,9 @@ class SqliteLedger(Waiting):
             return
         steps = tuple(job.step(spec.name) for spec in known.steps)  # as they are numbered here
         if steps != known.steps:
-            spec = replace(job, steps=steps).to_json()
-            self._db.execute("UPDATE jobs SET spec = ? WHERE id = ?", (spec, id))
+            spec = replace(known, steps=steps).to_json()
+            sql = "UPDATE jobs SET spec = ?, revision = revision + 1 WHERE id = ?"
+            self._db.execute(sql, (spec, id))
             for no, step in enumerate(steps):
                 self._db.execute(SQL["update_step"], (*_limits(step), id, no))
             del self._jobs[id]
@@ -97,9 +98,10 @@ class SqliteLedger(Waiting):
             else:
                 keys = {"keys": json.dumps(list(jobs))}
                 active = self._db.execute(SQL["active_jobs_among"], keys).fetchall()
-            for (id,) in active:
+            for id, revision in active:
                 if len(leases) >= capacity:
                     break
+                self._job(id, revision)
                 rows = self._claim_job(id, capacity - len(leases), frozenset(can), values)
                 if rows:
                     self._db.execute(SQL["job_runs"], now | {"job": id})
@@ -112,15 +114,15 @@ class SqliteLedger(Waiting):
         """Rows of one job, oldest first; no step gets more than its limit leaves room for."""
         job = self._job(id)
         values = values | {"job": id}
-        ids: list[int] = []
+        rows: list[tuple[Any, ...]] = []
         for no, spec in enumerate(job.steps):
             if spec.needs is None or spec.needs in can:
                 room = {"step": no, "room": min(capacity, self._room(job, spec))}
-                ids += [id for (id,) in self._db.execute(SQL["claimable"], values | room)]
-        if not ids:
-            return []
-        oldest = {"ids": as_json(sorted(ids)[:capacity])}
-        return sorted(self._db.execute(SQL["claim"], values | oldest).fetchall())
+                rows += self._db.execute(SQL["claimable"], values | room).fetchall()
+        rows = sorted(rows)[:capacity]
+        if rows:
+            self._db.execute(SQL["claim"], values | {"ids": as_json([row[0] for row in rows])})
+        return rows
 
     def _room(self, job: Job, spec: StepSpec) -> int:
         """How many more tasks of a step may be held."""
@@ -203,12 +205,12 @@ class SqliteLedger(Waiting):
                 f"{', '.join(sorted(done))} are done, not {', '.join(sorted(completion.plans))}."
             )
         mapped = [no for no, spec in enumerate(job.steps) if spec.plan == job.steps[step].name]
-        counts, replaced = self._add(job_id, completion.tasks)
+        counts, changed = self._add(job_id, completion.tasks)
         for no in mapped:
             surplus = {"job": job_id, "step": no, "count": counts.get(no, 0)}
             self._db.execute(SQL["delete_surplus"], surplus)
-            replaced |= self._db.changes() > 0
-        if replaced:
+            changed |= self._db.changes() > 0
+        if changed:
             self._replanned(job_id, mapped)
         self._after_change(job_id)
 
@@ -252,7 +254,7 @@ class SqliteLedger(Waiting):
                 if state == "failed":
                     self._after_failure(job_id, step, index)
             changed = len(rows)
-            for (id,) in self._db.execute(SQL["active_jobs"]).fetchall():
+            for id, _ in self._db.execute(SQL["active_jobs"]).fetchall():
                 changed += self._sweep(id)
             return changed
 

@@ -48,11 +48,11 @@ INSERT INTO counts (job_id, step, state, n)
 SELECT job_id, step, state, count(*) FROM tasks WHERE job_id = :job GROUP BY step, state;
 
 -- name: active_jobs
-SELECT id FROM jobs WHERE state IN ('pending', 'running', 'draining')
+SELECT id, revision FROM jobs WHERE state IN ('pending', 'running', 'draining')
 ORDER BY priority DESC, id;
 
 -- name: active_jobs_among
-SELECT id FROM jobs WHERE state IN ('pending', 'running', 'draining')
+SELECT id, revision FROM jobs WHERE state IN ('pending', 'running', 'draining')
 AND key IN (SELECT value FROM json_each(:keys))
 ORDER BY priority DESC, id;
 
@@ -64,7 +64,8 @@ JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no
 WHERE j.pipeline = :pipeline AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: claimable
-SELECT id FROM tasks
+-- As they will be once they are claimed.
+SELECT id, fence + 1, attempts + 1, step, idx, key, chunk FROM tasks
 WHERE job_id = :job AND step = :step AND ready_s <= :now_s
   AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt')
 ORDER BY id LIMIT :room;
@@ -74,8 +75,7 @@ UPDATE tasks
 SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
     lease_s = :lease_s, token = NULL, progress = 0, started_ms = :now_ms, ended_ms = NULL,
     updated_ms = :now_ms
-WHERE id IN (SELECT value FROM json_each(:ids))
-RETURNING id, fence, attempts, step, idx, key, chunk;
+WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: job_runs
 UPDATE jobs SET state = 'running', updated_ms = :now_ms

@@ -41,7 +41,7 @@ class Reads:
         self._clock: Clock = clock or SystemClock()
         # Typed loosely: the driver's stubs make every column a union of all SQL types.
         self._db: Any = connect(path)
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, tuple[int, Job]] = {}
 
     def close(self) -> None:
         self._db.close()
@@ -49,16 +49,22 @@ class Reads:
     def jobs(self, key_prefix: str = "") -> list[JobRow]:
         with translated(self.path):
             rows = self._db.execute(
-                "SELECT id, state, created_ms, updated_ms, reason FROM jobs "
+                "SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs "
                 "WHERE key >= ? AND key < ? ORDER BY id DESC",
                 (key_prefix, key_prefix + chr(sys.maxunicode)),
             ).fetchall()
             return [self._job_row(*row) for row in rows]
 
     def _job_row(
-        self, id: int, state: str, created_ms: int, updated_ms: int, reason: str | None
+        self,
+        id: int,
+        revision: int,
+        state: str,
+        created_ms: int,
+        updated_ms: int,
+        reason: str | None,
     ) -> JobRow:
-        job = self._job(id)
+        job = self._job(id, revision)
         counts: dict[str, dict[TaskState, int]] = {}
         for step, task_state, n in self._db.execute(
             "SELECT step, state, n FROM counts WHERE job_id = ? AND n > 0 ORDER BY step", (id,)
@@ -159,11 +165,13 @@ class Reads:
             row = self._db.execute("SELECT id FROM jobs WHERE key = ?", (job_key,)).fetchone()
         return None if row is None else row[0]
 
-    def _job(self, id: int) -> Job:
-        if id not in self._jobs:
-            (spec,) = self._db.execute("SELECT spec FROM jobs WHERE id = ?", (id,)).fetchone()
-            self._jobs[id] = Job.from_json(spec)
-        return self._jobs[id]
+    def _job(self, id: int, revision: int = 0) -> Job:
+        """A job's spec, as it was when last read unless a newer revision is asked for."""
+        known = self._jobs.get(id)
+        if known is None or known[0] < revision:
+            row = self._db.execute("SELECT revision, spec FROM jobs WHERE id = ?", (id,)).fetchone()
+            known = self._jobs[id] = (row[0], Job.from_json(row[1]))
+        return known[1]
 
     def _numbers(self, id: int) -> dict[str, int]:
         return {spec.name: no for no, spec in enumerate(self._job(id).steps)}

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from intermission.backends.ledger.dependants import dependants
 from intermission.backends.ledger.sqlite.connection import transaction
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Reads
+from intermission.engine.dependants import dependants
 from intermission.model import EdgeKind, Task, TaskState
 
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -60,7 +60,7 @@ class Waiting(Reads):
         return {"now_ms": self._clock.now_ms(), "now_s": self._clock.monotonic_s()}
 
     def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
-        """Insert tasks; how many of each step, and whether any took the place of another."""
+        """Insert tasks; how many of each step there are, and whether any of them is new."""
         numbers = self._numbers(job_id)
         states: dict[int, str] = {}
         counts: dict[int, int] = {}
@@ -72,14 +72,14 @@ class Waiting(Reads):
             counts[step] = counts.get(step, 0) + 1
             return step, task.index, task.key, task.chunk, states[step]
 
-        known, before = self._count(job_id), self._db.total_changes()
+        before = self._db.total_changes()
         rows, now = map(row, tasks), self._now()
         while batch := list(islice(rows, _ADD_AT_ONCE)):
             values = {"job": job_id, "tasks": as_json(batch)} | now
             self._db.execute(SQL["insert_tasks"], values)
-        changed = self._db.total_changes() - before
+        changed = self._db.total_changes() > before
         self._recount(job_id)
-        return counts, changed > self._count(job_id) - known
+        return counts, changed
 
     def _first_state(self, job_id: int, step: int) -> str:
         """`pending` for a step whose tasks surely can start; the others are looked at later."""
@@ -89,10 +89,6 @@ class Waiting(Reads):
         values = {"job": job_id, "step": step}
         (ready,) = self._db.execute(SQL["satisfied"], values).fetchone()
         return "pending" if ready else "blocked"
-
-    def _count(self, job_id: int) -> int:
-        sql = "SELECT coalesce(sum(n), 0) FROM counts WHERE job_id = ?"
-        return self._db.execute(sql, (job_id,)).fetchone()[0]
 
     def _recount(self, job_id: int) -> None:
         self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
@@ -190,7 +186,7 @@ class Waiting(Reads):
             self._after_change(job_id)
 
     def _replanned(self, job_id: int, mapped: list[int]) -> None:
-        """Chunks came or went: what was made of all of them has to be made again."""
+        """Chunks came or went: what was made of all of them, or is being made, starts again."""
         job = self._job(job_id)
         for no in mapped:
             for dependant, at in dependants(job, job.steps[no].name, None, (EdgeKind.ALL,)):

@@ -20,6 +20,7 @@ CREATE TABLE jobs (
     key        TEXT NOT NULL UNIQUE CHECK (key <> ''),
     pipeline   TEXT NOT NULL,
     spec       TEXT NOT NULL,
+    revision   INTEGER NOT NULL DEFAULT 0, -- of the spec: its limits may change
     state      TEXT NOT NULL,
     priority   INTEGER NOT NULL DEFAULT 0,
     reason     TEXT,

@@ -1,0 +1,69 @@
+"""Nothing outlives its worker by more than a second, whoever is killed and however it hides."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from bench import Bench, Run
+from launcher import LINGER_S, Launcher, describe, kill, until
+from work import SLEEPERS
+
+VICTIMS = (
+    ("supervisor",),
+    ("guardian",),
+    ("second guardian",),
+    ("supervisor", "guardian"),
+    ("supervisor", "second guardian"),
+)
+
+
+def messy(launcher: Launcher, folder: Path, **params: bool) -> Bench:
+    return Bench(launcher, folder, {"slots": 1, "drain_s": 0}, dict(params), "littering")
+
+
+def sleepers(launcher: Launcher) -> list[int]:
+    return [pid for pid in launcher.marked() if describe(pid).endswith(": sleep 1000 ")]
+
+
+def started(bench: Bench) -> Run:
+    """A run whose one task has made all of its mess."""
+    run = bench.start()
+    until(lambda: len(sleepers(bench.launcher)) == SLEEPERS, "the mess to be complete")
+    return run
+
+
+@pytest.mark.parametrize("victims", VICTIMS, ids=" and ".join)
+def test_killed_processes_take_everything_with_them(
+    victims: tuple[str, ...], launcher: Launcher, tmp_path: Path
+) -> None:
+    run = started(messy(launcher, tmp_path))
+    second, first = run.guardians()
+    pids = {"supervisor": run.pid, "second guardian": second, "guardian": first}
+    for victim in victims:
+        assert kill(pids[victim])
+    launcher.assert_nobody_left()
+
+
+def test_a_dead_slot_takes_everything_with_it(launcher: Launcher, tmp_path: Path) -> None:
+    run = started(messy(launcher, tmp_path))
+    left = sleepers(launcher)
+    (slot,) = run.slots()
+    kill(slot)
+    until(lambda: not set(left) & set(sleepers(launcher)), "its children to end", LINGER_S)
+    kill(run.pid)
+    launcher.assert_nobody_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_drain_leaves_nobody(number: signal.Signals, launcher: Launcher, tmp_path: Path) -> None:
+    run = started(messy(launcher, tmp_path))
+    kill(run.pid, number)
+    assert run.wait() == 75
+    launcher.assert_nobody_left(0.0)
+
+
+def test_a_finished_job_leaves_nobody(launcher: Launcher, tmp_path: Path) -> None:
+    messy(launcher, tmp_path, stays=False).run()
+    launcher.assert_nobody_left(0.0)
