@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 from intermission.app.composition import App, Submission
 from intermission.engine import slot
+from intermission.engine.assignment import Assignment
 from intermission.engine.guardian import Guardian
 from intermission.engine.publish import publish
 from intermission.engine.tally import Tally
-from intermission.engine.worker import Assignment, Worker
+from intermission.engine.worker import Worker
 from intermission.errors import EnvironmentFault, IntermissionError
 from intermission.model import FINISHED, Job, JobRow, JobState, TaskRow, TaskState
 from intermission.pipeline import Pipeline, load

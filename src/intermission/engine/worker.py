@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from uuid import uuid4
 
 from intermission.engine import record
+from intermission.engine.assignment import Assignment
+from intermission.engine.drain import drain_on_signals
 from intermission.engine.guardian import Guardian
 from intermission.engine.keeper import Held, Keeper
 from intermission.engine.outcome import (
@@ -31,13 +31,10 @@ from intermission.engine.outcome import (
 )
 from intermission.engine.slot import Orders
 from intermission.engine.slots import Slot, Slots
-from intermission.engine.tally import Tally
-from intermission.engine.workspace import Workspace, alive, bury, dead
+from intermission.engine.workspace import alive, bury, dead
 from intermission.errors import EnvironmentFault, IntermissionError
-from intermission.model import Job, JobState, Lease
+from intermission.model import JobState, Lease
 from intermission.ports.clock import Clock, SystemClock
-from intermission.ports.ledger import Ledger
-from intermission.ports.store import Store
 from intermission.settings import Settings
 from intermission.telemetry import reached
 
@@ -45,36 +42,11 @@ POLL_S = 0.25
 CANCEL_GRACE_S = 5.0
 OPEN_MAX = 32
 """Assignments open at a time; each has two connections to its ledger and a lock."""
-BATCH_S = 0.05
-"""Tasks that together take about this long travel to a slot in one message."""
-BATCH_MAX = 512
-
 _ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 
 
 def worker_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
-
-
-@dataclass
-class Assignment:
-    """One job in one workspace, while this worker works on it."""
-
-    workspace: Workspace
-    job: Job
-    ledger: Ledger
-    store: Store
-    tally: Tally
-    backlog: deque[Lease] = field(default_factory=deque[Lease])
-    """Claimed, and not handed to a slot yet."""
-    idle_until_s: float = 0.0
-    """Nothing was claimable; ask again then, or when one of its tasks ends."""
-    resources: ExitStack = field(default_factory=ExitStack)
-
-    @property
-    def name(self) -> str:
-        """Sources with equal content have equal jobs, each in a workspace of its own."""
-        return f"{self.workspace.folder}:{self.job.key}"
 
 
 class Worker:
@@ -117,7 +89,7 @@ class Worker:
 
         Raises `EnvironmentFault` when the machine cannot go on; progress is saved then too.
         """
-        with _signals(self.drain) as wake:
+        with drain_on_signals(self.drain) as wake:
             self._keeper.start()
             try:
                 while self._take_on(assignments) or self._slots.busy:
@@ -184,14 +156,13 @@ class Worker:
             if assignment.backlog or now_s >= assignment.idle_until_s:
                 self._claim(assignment)
             while assignment.backlog and self._slots.idle > 0:
-                batch = self._next_batch(assignment)
+                batch = assignment.next_batch()
                 slot = self._slots.take()
                 self._keeper.assign(assignment.name, [lease.task_id for lease in batch], slot.no)
                 self._slots.send(slot, self._orders(assignment), batch, now_s)
 
     def _claim(self, assignment: Assignment) -> None:
-        mean_s = assignment.tally.shortest_mean_s()
-        wanted = self._slots.idle * _batch_size(mean_s) - len(assignment.backlog)
+        wanted = self._slots.idle * assignment.batch_size() - len(assignment.backlog)
         if wanted <= 0:
             return
         asked_at_s = self._clock.monotonic_s()
@@ -225,26 +196,6 @@ class Worker:
         del self._open[assignment.name]
         self._keeper.close(assignment.name)
         assignment.resources.close()
-
-    def _next_batch(self, assignment: Assignment) -> list[Lease]:
-        """Leases that run well together: first tries of a step whose tasks are short.
-
-        A task that was tried before runs alone, so that a crash is surely its own.
-        """
-        backlog = assignment.backlog
-        batch = [backlog.popleft()]
-        spec = assignment.job.step(batch[0].step)
-        if batch[0].attempt > 1 or spec.attempts == 1:
-            return batch
-        size = _batch_size(assignment.tally.mean_s(spec.name))
-        while (
-            len(batch) < size
-            and backlog
-            and backlog[0].step == spec.name
-            and backlog[0].attempt == 1
-        ):
-            batch.append(backlog.popleft())
-        return batch
 
     def _orders(self, assignment: Assignment) -> Orders:
         return Orders(
@@ -426,29 +377,5 @@ class Worker:
             self._end(assignment)
 
 
-def _batch_size(mean_s: float | None) -> int:
-    return 1 if mean_s is None else max(1, min(BATCH_MAX, int(BATCH_S / max(mean_s, 1e-6))))
-
-
 def _task_id(outcome: Outcome) -> int:
     return outcome.completion.task_id if isinstance(outcome, Finished) else outcome.task_id
-
-
-@contextmanager
-def _signals(drain: Callable[[str], None]) -> Generator[int, None, None]:
-    """SIGTERM and SIGINT drain. Yields a file descriptor that a signal makes readable."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    before = {
-        number: signal.signal(number, lambda n, _: drain(signal.Signals(n).name))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    old = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    try:
-        yield read
-    finally:
-        signal.set_wakeup_fd(old)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(read)
-        os.close(write)

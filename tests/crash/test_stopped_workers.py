@@ -1,0 +1,142 @@
+"""Workers that are stopped for longer than their lease, overtaken, and then continued.
+
+The late worker may still finish what it was doing: its receipt loses, its completion is
+refused, and it adopts what stands. One receipt, one `done` per task, and no task fails.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from bench import Bench, Run
+from launcher import Launcher, descendants, kill, state, until
+
+from intermission.backends.ledger.sqlite import SqliteLedger
+
+SHORT = {"lease_ttl_s": 1.0, "renew_every_s": 0.2}
+COUNT = 4
+
+
+@pytest.fixture
+def job(launcher: Launcher, tmp_path: Path) -> Bench:
+    return Bench(launcher, tmp_path / "job", {"slots": 2, **SHORT}, {"count": COUNT})
+
+
+def stop(pids: list[int]) -> None:
+    for pid in pids:
+        kill(pid, signal.SIGSTOP)
+    until(lambda: all(state(pid) in ("T", "") for pid in pids), "everyone to stop")
+
+
+def go_on(pids: list[int]) -> None:
+    for pid in pids:
+        kill(pid, signal.SIGCONT)
+
+
+def assert_one_of_everything(bench: Bench) -> None:
+    bench.assert_right()
+    assert len(bench.receipts()) == bench.tasks()
+    ledger = SqliteLedger(bench.ledger)
+    try:
+        events = ledger.events(limit=100_000)
+    finally:
+        ledger.close()
+    done = [event.task_id for event in events if event.task_id and event.now == "done"]
+    assert len(done) == len(set(done)) == bench.tasks()
+    assert not [event for event in events if event.now == "failed"]
+
+
+def running_cut(bench: Bench) -> Run:
+    """A run that is in the middle of piece 0, and through with everything else it can do."""
+    bench.hold(0)
+    run = bench.start()
+    until(lambda: len(bench.receipts()) == 2 * COUNT - 1, "everything but piece 0")
+    return run
+
+
+def attempts(bench: Bench, step: str) -> set[str]:
+    """The attempts that the receipts of a step name."""
+    paths = (bench.workspace / "receipts" / step).glob("*.json")
+    return {json.loads(path.read_bytes())["attempt"] for path in paths}
+
+
+def test_a_whole_worker_overtaken_and_continued(job: Bench) -> None:
+    late = running_cut(job)
+    everyone = descendants(late.pid)
+    stop(everyone)
+    # The other one must have piece 0 for itself before it is let go on.
+    before = len(job.executions())
+    other = job.start()
+    job.wait_for_executions(before + 1)
+    job.let_go(0)
+    assert other.wait() == 0, other.said()
+    job.assert_right()
+    standing = attempts(job, "cut")
+    go_on(everyone)
+    assert late.wait() == 0, late.said()
+    assert_one_of_everything(job)
+    assert attempts(job, "cut") == standing
+    assert late.last("closed")["failures"] == 0
+    assert other.last("closed")["failures"] == 0
+
+
+def test_a_late_worker_that_is_first_after_all(job: Bench) -> None:
+    """Stopped past its lease and continued before the other has finished: one of them wins."""
+    late = running_cut(job)
+    everyone = descendants(late.pid)
+    stop(everyone)
+    before = len(job.executions())
+    other = job.start()
+    job.wait_for_executions(before + 1)
+    go_on(everyone)
+    job.let_go(0)
+    assert late.wait() == 0, late.said()
+    assert other.wait() == 0, other.said()
+    assert_one_of_everything(job)
+    assert late.last("closed")["failures"] == other.last("closed")["failures"] == 0
+
+
+def test_only_the_supervisor_is_stopped(job: Bench) -> None:
+    """Its slot goes on and writes the receipt; the other worker adopts it."""
+    late = running_cut(job)
+    stop([late.pid])
+    before = len(job.executions())
+    other = job.start()
+    job.wait_for_executions(before + 1)
+    job.let_go(0)
+    assert other.wait() == 0, other.said()
+    go_on([late.pid])
+    assert late.wait() == 0, late.said()
+    assert_one_of_everything(job)
+
+
+def test_a_stopped_slot_alone(job: Bench) -> None:
+    """Its supervisor lives and renews, so nobody takes the task away, and nothing is lost."""
+    run = running_cut(job)
+    before = len(job.executions())
+    slots = run.slots()
+    stop(slots)
+    # Another worker watches for longer than the lease and finds nothing to take.
+    other = job.start()
+    assert not other.ended_within(2 * SHORT["lease_ttl_s"])
+    assert len(job.executions()) == before
+    job.let_go(0)
+    go_on(slots)
+    assert run.wait() == 0, run.said()
+    assert other.wait() == 0, other.said()
+    assert_one_of_everything(job)
+    assert job.again(before).total() == 2, "the weight of piece 0 and the join"
+
+
+def test_a_killed_worker_is_overtaken_at_once(job: Bench) -> None:
+    """No lease has to end: whoever comes finds the dead worker's lock free."""
+    job.settings |= {"lease_ttl_s": 60.0, "renew_every_s": 15.0}
+    dying = running_cut(job)
+    dying.kill()
+    job.let_go(0)
+    other = job.start()
+    assert other.wait(20.0) == 0, other.said()
+    assert_one_of_everything(job)
