@@ -336,6 +336,9 @@ class Completion:
     """What a plan's completion adds to the job."""
     plans: frozenset[str] = frozenset()
     """The plans that were done when `tasks` was computed, this one included."""
+    key: str | None = None
+    """The task's key as its lease had it: a ledger restored from a copy may have given the
+    task's id, and even the fence, to another task since. None where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +351,8 @@ class Failure:
     message: str
     permanent: bool = False
     delay_s: float = 0.0
+    key: str | None = None
+    """As in a completion."""
 
 
 @dataclass(frozen=True, slots=True)

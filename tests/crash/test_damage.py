@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from bench import Bench
-from launcher import Launcher
+from launcher import Launcher, until
 
 AT_ONCE_S = 20.0
 COUNT = 6
@@ -125,8 +125,9 @@ def test_a_piece_altered_while_the_job_runs(launcher: Launcher, tmp_path: Path) 
     job = Bench(launcher, tmp_path / "job", {"slots": 2}, {"count": COUNT})
     job.hold(COUNT - 1)
     run = job.start()
-    job.wait_for_executions(1 + COUNT)
-    piece = sorted(job.workspace.glob(PIECE))[0]
+    until(lambda: any(name.startswith("cut/") for name in job.receipts()), "a finished piece")
+    (key, *_) = [name.removeprefix("cut/") for name in job.receipts() if name.startswith("cut/")]
+    (piece,) = job.workspace.glob(f"artifacts/cut/{key}/*/piece.bin")
     flip_a_byte(piece)
     damaged = piece.read_bytes()
     job.let_go(COUNT - 1)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -63,7 +63,8 @@ def examine(place: Path) -> Iterator[Finding]:
     }
     for name, check in checks.items():
         try:
-            yield check()
+            finding = check()
+            yield replace(finding, remedy="") if finding.well else finding
         except OSError as e:
             fault = fault_from_os(e, f"checking {name}", EnvironmentFault, where=place)
             yield Finding(name, False, fault.message, fault.remedy)

@@ -62,7 +62,8 @@ def adopt_all(ledger: Ledger, store: Store, job: Job, scratch: Path, worker: str
             if receipt is None:
                 unfinished.append((lease.task_id, lease.fence))
             else:
-                completion = Completion(lease.task_id, lease.fence, receipt.result, receipt, True)
+                ids = lease.task_id, lease.fence
+                completion = Completion(*ids, receipt.result, receipt, True, key=lease.key)
                 done.append((lease, completion))
         record.complete(ledger, store, job, done, scratch)
         adopted += len(done)

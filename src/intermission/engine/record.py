@@ -109,6 +109,7 @@ def failure(
         failed.message,
         failed.permanent,
         delay_s * random.uniform(1 - jitter, 1 + jitter),
+        lease.key,
     )
 
 

@@ -69,7 +69,7 @@ def run_task(work: Work, lease: Lease, hooks: Hooks) -> Completion:
     spec = work.job.step(lease.step)
     if spec.light:
         result = _call(work, spec, lease, hooks, None)
-        return Completion(lease.task_id, lease.fence, result)
+        return Completion(lease.task_id, lease.fence, result, key=lease.key)
     key = with_gaps(lease.key, gaps(lease))
     receipt = adopt(work.store, spec.name, key, work.scratch)
     adopted = receipt is not None
@@ -88,7 +88,12 @@ def run_task(work: Work, lease: Lease, hooks: Hooks) -> Completion:
         adopted = not ours
     if work.outputs is not None and spec.publish is not None:
         publish(work.store, work.outputs, spec, lease.index, receipt.files, work.scratch)
-    return Completion(lease.task_id, lease.fence, receipt.result, receipt, adopted)
+    return _completion(lease, receipt, adopted)
+
+
+def _completion(lease: Lease, receipt: Receipt, adopted: bool) -> Completion:
+    ids = lease.task_id, lease.fence
+    return Completion(*ids, receipt.result, receipt, adopted, key=lease.key)
 
 
 def finish_deferred(work: Work, lease: Lease, result: str) -> Completion:
@@ -96,14 +101,14 @@ def finish_deferred(work: Work, lease: Lease, result: str) -> Completion:
     spec = work.job.step(lease.step)
     work.pipeline.steps[spec.name].decode(result, {})
     if spec.light:
-        return Completion(lease.task_id, lease.fence, result)
+        return Completion(lease.task_id, lease.fence, result, key=lease.key)
     key = with_gaps(lease.key, gaps(lease))
     attempt = new_attempt(lease.fence)
     prefix = attempt_prefix(spec.name, key, attempt)
     folder = work.store.local_path(prefix) or work.scratch / prefix
     result, files = _keep(work.store, folder, prefix, result)
     receipt, ours = _commit(work, spec, lease, key, attempt, result, files)
-    return Completion(lease.task_id, lease.fence, receipt.result, receipt, not ours)
+    return _completion(lease, receipt, not ours)
 
 
 def _commit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from intermission.model import Completion, JobState, Output, TaskState
+from intermission.model import Completion, Failure, JobState, Output, TaskState
 from intermission.testing.jobs import completion, fan_job, job, line_job, step, submit
 from intermission.testing.ledger.suite import (
     TTL_S,
@@ -129,6 +129,18 @@ class Completing(Suite):
         assert finish(ledger, made, replace(lease, fence=lease.fence + 1)) == [False]
         assert finish(ledger, made, replace(lease, task_id=98765)) == [False]
         assert states_of(ledger, made)["fetch"] is TaskState.LEASED
+
+    def test_an_id_that_is_another_task_by_now_is_refused(self, ledger: Ledger) -> None:
+        """As after the ledger was restored from a copy: id and fence were handed out again."""
+        made = submit(ledger, line_job())
+        lease = take_one(ledger)
+        ids = lease.task_id, lease.fence
+        assert ledger.complete([Completion(*ids, "1", key="another")]) == [False]
+        assert ledger.fail([Failure(*ids, "Broken", "it broke", True, key="another")]) == [None]
+        assert states_of(ledger, made)["fetch"] is TaskState.LEASED
+        assert ledger.complete([Completion(*ids, "1", key=lease.key)]) == [True]
+        assert ledger.complete([Completion(*ids, "2", key="another")]) == [False]
+        assert ledger.complete([Completion(*ids, "2", key=lease.key)]) == [True]
 
     def test_a_task_that_ended_otherwise_is_not_completed(self, ledger: Ledger) -> None:
         made = planned(ledger, fan_job(), 3)

@@ -14,7 +14,12 @@ from intermission.testing.jobs import (
     chunks,
     completion,
     fan_job,
+    job,
+    mapped,
     pair_job,
+    plan,
+    reduce,
+    step,
     submit,
 )
 from intermission.testing.ledger.suite import (
@@ -265,4 +270,27 @@ class Replanning(Suite):
         assert job_row(ledger, made).state is JobState.FAILED
         assert ledger.retry(made.key, [cut.task_id]) == 2
         assert run(ledger, made) == ["cut", "hear[2]", "join"]
+        assert job_row(ledger, made).state is JobState.DONE
+
+    def test_what_waits_for_a_plan_that_was_cancelled_is_cancelled(self, ledger: Ledger) -> None:
+        made = job(
+            step("scenes"),
+            plan("split", one=["scenes"]),
+            mapped("hear", "split"),
+            reduce("join", "hear"),
+        )
+        submit(ledger, made)
+        for _ in range(2):  # scenes, split
+            finish(ledger, made, take_one(ledger), found=chunks(1))
+        hear = take_one(ledger)
+        scenes = row(ledger, made, "scenes")
+        ledger.spoil([scenes.id], reason="its bytes are gone")
+        fail(ledger, take_one(ledger), permanent=True)
+        finish(ledger, made, hear)
+        states = states_of(ledger, made)
+        assert (states["split"], states["join"]) == (TaskState.CANCELLED, TaskState.CANCELLED)
+        assert row(ledger, made, "join").message == "scenes failed"
+        assert job_row(ledger, made).state is JobState.FAILED
+        assert ledger.retry(made.key, [scenes.id]) == 3
+        assert run(ledger, made, found=chunks(1)) == ["scenes", "split", "join"]
         assert job_row(ledger, made).state is JobState.DONE

@@ -90,7 +90,8 @@ class Audit:
 
     def _unsound(self) -> list[Receipt]:
         """Only a condemned receipt can be unsound, which saves looking at the others."""
-        return [one for one in self._receipts() if one.attempt in self._condemned and not self.sound(one)]
+        condemned = [one for one in self._receipts() if one.attempt in self._condemned]
+        return [one for one in condemned if not self.sound(one)]
 
     def _hangs_on(self, one: Receipt, other: Receipt) -> bool:
         """Whether one task was made from another's files, as far as their chunks tell."""
@@ -111,6 +112,9 @@ class Audit:
             for file, data in found
         )
 
+    def all_sound(self) -> bool:
+        return all(map(self.sound, self._receipts()))
+
     def standing(self, step: str, task_key: str) -> Receipt | None:
         """The receipt that makes a task finished, if it has one whose bytes are there."""
         data = self._standing.get(receipt_key(step, task_key))
@@ -128,7 +132,9 @@ class Audit:
         if stood is not None and now == stood and stood.attempt not in self._condemned:
             raise Violation(f"{step} {task_key} is executed again although it has a receipt")
 
-    def ledger_call(self, place: object, ledger: Ledger, name: str, *args: Any, **options: Any) -> Any:
+    def ledger_call(
+        self, place: object, ledger: Ledger, name: str, *args: Any, **options: Any
+    ) -> Any:
         """A call to a ledger. Every copy of a ledger is at a place of its own."""
         if name == "claim":
             leases = ledger.claim(*args, **options)
@@ -170,4 +176,8 @@ class Audit:
 
 
 def _is_current(row: TaskRow | None, completion: Completion) -> bool:
-    return row is not None and row.fence == completion.fence and row.state in _LATE
+    return (
+        row is not None
+        and (row.fence, row.key) == (completion.fence, completion.key)
+        and row.state in _LATE
+    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from intermission.engine.gc import collect
 from intermission.engine.receipt import receipt_key
 from intermission.model import Output, Receipt, TaskState
 from intermission.testing.ledger.history import check_history
 from intermission.testing.simulator.audit import Violation
+from intermission.testing.simulator.process import GRACE_S
 from intermission.testing.simulator.world import World
 
 Results = Mapping[str, tuple[str, Mapping[str, bytes]]]
@@ -32,7 +34,17 @@ def check_end(world: World, expected: Results | None) -> Results:
     results[""] = "", {stat.key: world.outputs.read(stat.key) for stat in world.outputs.list("")}
     if expected is not None:
         _compare(results, expected)
+    _sweep(world)
     return results
+
+
+def _sweep(world: World) -> None:
+    """Remove what nobody needs, and nothing else."""
+    for _ in range(2):
+        world.clock.advance(GRACE_S + 1)
+        collect(world.store, world.clock, grace_s=GRACE_S)
+    if not world.audit.all_sound():
+        raise Violation("the garbage collector took a file that a receipt names")
 
 
 def _receipted(world: World, name: str, step: str, output: Output) -> dict[str, bytes]:
@@ -52,4 +64,6 @@ def _compare(results: Results, expected: Results) -> None:
     wrong = [name for name in expected.keys() | results if results.get(name) != expected.get(name)]
     if wrong:
         found = {name: results.get(name) for name in sorted(wrong)}
-        raise Violation(f"expected {({n: expected.get(n) for n in sorted(wrong)})}, found {found}")
+        raise Violation(
+            f"expected { ({n: expected.get(n) for n in sorted(wrong)}) }, found {found}"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -13,6 +13,27 @@ from intermission.testing.simulator.wire import Wire
 from intermission.testing.simulator.world import World
 
 HOUR_S = 3600.0
+
+
+FAULTS = (
+    "crash",
+    "slot_crash",
+    "stall",
+    "step_error",
+    "store_error",
+    "ledger_error",
+    "deaf_keeper",
+    "drain",
+    "repeat",
+    "echo",
+    "wall_jump",
+    "lease_jump",
+    "corrupt",
+    "cancel",
+    "lose",
+    "restore",
+    "sweep",
+)
 
 
 class Mischief:
@@ -133,12 +154,3 @@ class Mischief:
     def sweep(self, _: Process) -> bool:
         self._start(task="collect")
         return True
-
-
-def kinds() -> Mapping[str, Callable[[Mischief, Process], bool]]:
-    """Every kind of fault by name."""
-    return {
-        name: method
-        for name, method in vars(Mischief).items()
-        if callable(method) and not name.startswith("_")
-    }

@@ -87,7 +87,7 @@ class Process:
             on_lost=self._on_lost,
             on_cancelled=self._on_lost,
         )
-        beside = self._wire("keeper", self._ledger_call(f"{name}-keeper"))
+        beside: Any = self._wire("keeper", self._ledger_call(f"{name}-keeper"))
         self.keeper.open(_JOB, Workspace(world.scratch, lambda: self.store, None, lambda: beside))
         bodies = {"run": self._run, "rebuild": self._rebuild, "collect": self._collect}
         self.actor = Actor(name, bodies[task])

@@ -33,15 +33,21 @@ del _BLANK["job_id"]
 class Changes(Reads):
     """What the operations of the ledger are made of."""
 
-    def _current(self, task_id: int, fence: int) -> Row | None:
+    def _current(self, task_id: int, fence: int, key: str | None = None) -> Row | None:
         """The task, if the holder of this fence may still decide about it."""
-        row = self._tables.rows.get(task_id)
-        return row if row is not None and row.fence == fence and row.state in _LATE else None
+        row = self._held_under(task_id, fence, key)
+        return row if row is not None and row.state in _LATE else None
 
-    def _told(self, task_id: int, fence: int) -> TaskState | None:
-        """The state of a task whose last holder had this fence: what a repeat is answered."""
+    def _held_under(self, task_id: int, fence: int, key: str | None) -> Row | None:
         row = self._tables.rows.get(task_id)
-        return row.state if row is not None and row.fence == fence else None
+        if row is None or row.fence != fence or key not in (None, row.key):
+            return None
+        return row
+
+    def _told(self, task_id: int, fence: int, key: str | None) -> TaskState | None:
+        """The state of a task whose last holder had this fence: what a repeat is answered."""
+        row = self._held_under(task_id, fence, key)
+        return None if row is None else row.state
 
     def _move(self, row: Row, state: TaskState, **changes: Any) -> Row:
         """The one way a task changes: legal by the table, with an event for a new state."""
@@ -138,15 +144,8 @@ class Changes(Reads):
             row, TaskState.FAILED, error=error, message=message, token=None, ended_ms=ended_ms
         )
         kinds = {EdgeKind.SAME} if graph.spec(row).gap else set(EdgeKind)
-        behind = [
-            waiting
-            for step in graph.behind[row.step]
-            for waiting in self._tables.of_step(row.job_id, step, TaskState.BLOCKED)
-        ]
-        doomed = [*graph.dependants([row], kinds), *behind, *graph.dependants(behind)]
         stopped = [row]
-        for id in dict.fromkeys(found.id for found in doomed):
-            found = self._tables.rows[id]
+        for found in graph.dependants([row], kinds, through_plans=True):
             if found.state not in FINISHED:
                 stopped.append(self._cancel(found, _blame(row)))
         self._after(stopped)

@@ -120,19 +120,27 @@ class Graph:
             yield step, None
 
     def dependants(
-        self, rows: Iterable[Row], kinds: Collection[EdgeKind] = _EVERY_KIND
+        self,
+        rows: Iterable[Row],
+        kinds: Collection[EdgeKind] = _EVERY_KIND,
+        *,
+        through_plans: bool = False,
     ) -> list[Row]:
         """Every task that needs one of these, directly or not, upstream first.
 
-        One of the given rows is among them only if it needs another.
+        One of the given rows is among them only if it needs another. `through_plans` adds the
+        fan-ins that wait for a plan to be done, though they take nothing from it.
         """
         reached: set[int] = set()
         whole: set[str] = set()
         frontier = list(rows)
         while frontier:
             row = frontier.pop()
-            for step, kind in self.downstream[row.step]:
-                if kind not in kinds or step in whole:
+            nexts = [(step, kind) for step, kind in self.downstream[row.step] if kind in kinds]
+            if through_plans:
+                nexts += [(step, EdgeKind.ALL) for step in self.behind[row.step]]
+            for step, kind in nexts:
+                if step in whole:
                     continue
                 if kind is not EdgeKind.SAME:
                     whole.add(step)

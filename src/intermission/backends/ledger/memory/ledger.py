@@ -150,9 +150,10 @@ class MemoryLedger(Changes):
             return accepted
 
     def _complete(self, completion: Completion, ended: list[Row]) -> bool:
-        row = self._current(completion.task_id, completion.fence)
+        ids = completion.task_id, completion.fence, completion.key
+        row = self._current(*ids)
         if row is None:
-            return self._told(completion.task_id, completion.fence) is TaskState.DONE
+            return self._told(*ids) is TaskState.DONE
         graph = self._graph(row.job_id)
         is_plan = graph.spec(row).kind is StepKind.PLAN
         plans = graph.done_plans() | {row.step}
@@ -205,9 +206,10 @@ class MemoryLedger(Changes):
             return [self._fail(failure) for failure in failures]
 
     def _fail(self, failure: Failure) -> TaskState | None:
-        row = self._current(failure.task_id, failure.fence)
+        ids = failure.task_id, failure.fence, failure.key
+        row = self._current(*ids)
         if row is None:
-            told = self._told(failure.task_id, failure.fence)
+            told = self._told(*ids)
             return told if told in (TaskState.RETRYING, TaskState.FAILED) else None
         if failure.permanent or row.attempts >= self._graph(row.job_id).spec(row).attempts:
             self._stop(row, failure.error, failure.message)
@@ -277,14 +279,8 @@ class MemoryLedger(Changes):
                 for row in self._tables.of_job(entry.id, *STOPPED)
                 if task_ids is None or row.id in task_ids
             ]
-            behind = [
-                waiting
-                for row in asked
-                for step in graph.behind[row.step]
-                for waiting in self._tables.of_step(entry.id, step, TaskState.CANCELLED)
-            ]
             wanted = {row.id for row in asked}
-            for row in [*asked, *behind, *graph.dependants([*asked, *behind])]:
+            for row in graph.dependants(asked, through_plans=True):
                 if row.state is TaskState.CANCELLED:
                     wanted.add(row.id)
             revived = self._revive(entry.id, wanted)

@@ -174,14 +174,11 @@ class SqliteLedger(Waiting):
             for job_id in {row[2] for row in ended}:
                 self._settle(job_id)
             fresh = {row[:2] for row in ended}
-            return [
-                (one.task_id, one.fence) in fresh or self._is_done(one.task_id, one.fence)
-                for one in done
-            ]
+            return [(one.task_id, one.fence) in fresh or self._is_repeat(one) for one in done]
 
-    def _is_done(self, task_id: int, fence: int) -> bool:
-        fate = self._db.execute(SQL["fate"], (task_id,)).fetchone()
-        return fate is not None and fate[:2] == ("done", fence)
+    def _is_repeat(self, done: Completion) -> bool:
+        fate = self._db.execute(SQL["fate"], (done.task_id,)).fetchone()
+        return fate is not None and fate[:2] == ("done", done.fence) and done.key in (None, fate[3])
 
     def _finish(self, done: Sequence[Completion]) -> list[tuple[int, int, int, int, int]]:
         """(task, fence, job, step, index) of those that took effect."""
@@ -222,6 +219,7 @@ class SqliteLedger(Waiting):
                 values = {
                     "task": failure.task_id,
                     "fence": failure.fence,
+                    "key": failure.key,
                     "permanent": failure.permanent,
                     "ready_s": now["now_s"] + failure.delay_s,
                     "error": failure.error,
@@ -360,4 +358,4 @@ def _end(done: Completion) -> tuple[Any, ...]:
     if receipt is not None and receipt.files:
         files = as_json([(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files])
     key = receipt.task_key if receipt is not None else None
-    return done.task_id, done.fence, done.result, key, files, done.adopted
+    return done.task_id, done.fence, done.result, key, files, done.adopted, done.key

@@ -93,7 +93,7 @@ WHERE tasks.id = beat.value ->> 0 AND fence = beat.value ->> 1
 RETURNING tasks.id;
 
 -- name: fate
-SELECT t.state, t.fence, j.state FROM tasks AS t JOIN jobs AS j ON j.id = t.job_id
+SELECT t.state, t.fence, j.state, t.key FROM tasks AS t JOIN jobs AS j ON j.id = t.job_id
 WHERE t.id = ?;
 
 -- name: complete
@@ -103,6 +103,7 @@ SET state = 'done', result = ended.value ->> 2, receipt = ended.value ->> 3, fil
     error = NULL, message = NULL, ended_ms = :now_ms, updated_ms = :now_ms
 FROM json_each(:ends) AS ended
 WHERE tasks.id = ended.value ->> 0 AND fence = ended.value ->> 1
+  AND tasks.key = coalesce(ended.value ->> 6, tasks.key)
   AND state IN ('leased', 'running', 'abandoned')
 RETURNING tasks.id, fence, job_id, step, idx;
 
@@ -113,7 +114,8 @@ SET state = CASE WHEN :permanent OR attempts >= (
     ) THEN 'failed' ELSE 'retrying' END,
     ready_s = :ready_s, error = :error, message = :message,
     worker = NULL, lease_s = NULL, token = NULL, ended_ms = :now_ms, updated_ms = :now_ms
-WHERE id = :task AND fence = :fence AND state IN ('leased', 'running', 'abandoned')
+WHERE id = :task AND fence = :fence AND key = coalesce(:key, key)
+  AND state IN ('leased', 'running', 'abandoned')
 RETURNING job_id, step, idx, state;
 
 -- name: release

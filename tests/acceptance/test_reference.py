@@ -1,0 +1,70 @@
+"""The page of events says what the command line prints: no more, no less, not otherwise."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import PIPELINES, Cli
+
+ROOT = Path(__file__).parents[2]
+EVENTS = (ROOT / "docs" / "reference" / "events.md").read_text()
+EXAMPLES: dict[str, Any] = {
+    name: json.loads(block)
+    for name, block in re.findall(r"^### (\w+)$.*?^```json\n(.*?)^```", EVENTS, re.M | re.S)
+}
+
+
+def test_every_event_has_a_heading_and_an_example() -> None:
+    sources = (ROOT / "src" / "intermission" / "cli").glob("*.py")
+    text = "".join(path.read_text() for path in sources)
+    printed = set(re.findall(r'"event": "(\w+)"', text)) | {"task", "job"}
+    assert EXAMPLES.keys() == printed
+    assert all(name == example["event"] for name, example in EXAMPLES.items())
+
+
+def same_shape(example: Any, found: Any, where: str) -> None:
+    """The same names at every level that is described; lists by their first element."""
+    if isinstance(example, dict) and isinstance(found, dict):
+        if where.rpartition(".")[2] in ("steps", "params", "parts", "settings", "parameters"):
+            return
+        assert example.keys() == found.keys(), where
+        for name, value in example.items():
+            same_shape(value, found[name], f"{where}.{name}")
+    elif isinstance(example, list) and isinstance(found, list) and example and found:
+        same_shape(example[0], found[0], f"{where}[]")
+
+
+def documents(cli: Cli) -> Iterator[Any]:
+    """One of every shape there is, from the commands themselves."""
+    source, letters = cli.source(), f"{PIPELINES}:letters"
+    yield from cli.run("letters", source, "--jsonl").events
+    yield cli.run("letters", "nowhere", "--json", code=1).json
+    yield from cli("watch", source, "--jsonl").events
+    yield cli("plan", letters, source, "--json").json
+    yield cli("plan", letters, "--json").json
+    for args in ("ls", "gc", "doctor", ("config", "show")):
+        yield cli(*([args] if isinstance(args, str) else args), "--json").json
+    for command in ("status", "inspect", "rebuild"):
+        yield cli(command, source, "--json").json
+    yield cli("inspect", source, "whole", "--json").json
+    yield cli("why", source, "whole", "--json").json
+    yield cli("logs", source, "shout[0]", "--json").json
+
+
+def test_what_is_printed_has_the_shape_that_is_documented(cli: Cli) -> None:
+    seen: set[str] = set()
+    for document in documents(cli):
+        seen.add(document["event"])
+        same_shape(EXAMPLES[document["event"]], document, document["event"])
+    # A drain is watched where runs are interrupted.
+    assert seen == EXAMPLES.keys() - {"draining"}
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_examples_carry_the_version(name: str) -> None:
+    assert EXAMPLES[name]["v"] == 1
