@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,37 +19,42 @@ from typing import Any
 
 import apsw
 
-from intermission.engine.worker import BATCH_MAX
+from intermission.engine.assignment import BATCH_MAX
 from judging import require
 
 SETTINGS = f"one process, apsw, WAL, synchronous=FULL, batches of {BATCH_MAX}"
+
+_WORKER = f"{socket.gethostname()}-{os.getpid()}-0123abcd"
 
 _SCHEMA = """
 CREATE TABLE tasks (
     id INTEGER PRIMARY KEY, job INTEGER NOT NULL, step INTEGER NOT NULL, idx INTEGER NOT NULL,
     state TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, fence INTEGER NOT NULL DEFAULT 0,
-    lease_s REAL, worker TEXT, key TEXT NOT NULL, chunk TEXT, result TEXT,
+    lease_s REAL, worker TEXT, started_ms INTEGER, ended_ms INTEGER,
+    key TEXT NOT NULL, chunk TEXT, result TEXT,
     UNIQUE (job, step, idx)
 ) STRICT;
 CREATE INDEX claimable ON tasks (job, id) WHERE state = 'pending';
 CREATE INDEX held ON tasks (job, lease_s) WHERE state = 'leased';
 CREATE TABLE events (
-    seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, task INTEGER NOT NULL,
+    seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, job INTEGER NOT NULL, task INTEGER NOT NULL,
     was TEXT NOT NULL, now TEXT NOT NULL, fence INTEGER NOT NULL, worker TEXT
 ) STRICT;
 """
 _INSERT = "INSERT INTO tasks (job, step, idx, state, key, chunk) VALUES (1, 1, ?, 'pending', ?, ?)"
 _CLAIM = """
 UPDATE tasks SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = ?,
-    lease_s = ?
+    lease_s = ?, started_ms = ?
 WHERE id IN (SELECT id FROM tasks WHERE job = 1 AND state = 'pending' ORDER BY id LIMIT ?)
 RETURNING id, fence, attempts, step, idx, key, chunk
 """
 _COMPLETE = """
-UPDATE tasks SET state = 'done', result = ?, worker = NULL, lease_s = NULL
+UPDATE tasks SET state = 'done', result = ?, worker = NULL, lease_s = NULL, ended_ms = ?
 WHERE id = ? AND fence = ? AND state = 'leased'
 """
-_EVENT = "INSERT INTO events (at_ms, task, was, now, fence, worker) VALUES (?, ?, ?, ?, ?, ?)"
+_EVENT = """
+INSERT INTO events (at_ms, job, task, was, now, fence, worker) VALUES (?, 1, ?, ?, ?, ?, ?)
+"""
 _UNFINISHED = """
 SELECT EXISTS (SELECT 1 FROM tasks WHERE job = 1 AND state = 'pending')
     OR EXISTS (SELECT 1 FROM tasks WHERE job = 1 AND state = 'leased')
@@ -93,8 +99,8 @@ def _drive(count: int, folder: Path, work: Callable[[Sequence[Row]], list[str]])
 def _claim(db: apsw.Connection) -> list[Row]:
     now_ms = time.time_ns() // 1_000_000
     db.execute("BEGIN IMMEDIATE")
-    rows = db.execute(_CLAIM, ("worker", time.monotonic() + 60, BATCH_MAX)).fetchall()
-    events = [(now_ms, row[0], "pending", "leased", row[1], "worker") for row in rows]
+    rows = db.execute(_CLAIM, (_WORKER, time.monotonic() + 60, now_ms, BATCH_MAX)).fetchall()
+    events = [(now_ms, row[0], "pending", "leased", row[1], _WORKER) for row in rows]
     db.executemany(_EVENT, events)
     db.execute("COMMIT")
     return rows
@@ -103,14 +109,39 @@ def _claim(db: apsw.Connection) -> list[Row]:
 def _complete(db: apsw.Connection, rows: Sequence[Row], results: list[str]) -> None:
     now_ms = time.time_ns() // 1_000_000
     db.execute("BEGIN IMMEDIATE")
-    db.executemany(
-        _COMPLETE, [(result, row[0], row[1]) for row, result in zip(rows, results, strict=True)]
-    )
-    events = [(now_ms, row[0], "leased", "done", row[1], "worker") for row in rows]
+    ends = [
+        (result, now_ms, row[0], row[1]) for row, result in zip(rows, results, strict=True)
+    ]
+    db.executemany(_COMPLETE, ends)
+    events = [(now_ms, row[0], "leased", "done", row[1], _WORKER) for row in rows]
     db.executemany(_EVENT, events)
     db.execute(_UNFINISHED).fetchall()
     db.execute("COMMIT")
 
 
 def _noop(row: Row) -> str:
+    return "null"
+
+
+_folder = Path()
+
+
+def _enter(folder: Path) -> None:
+    global _folder
+    _folder = folder
+
+
+def _commit(row: Row) -> str:
+    """Temporary file, fsync, link without replace, unlink, fsync of the folder."""
+    key = row[5]
+    temp, final = f"{_folder}/temp/{key}", f"{_folder}/receipts/{key}.json"
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    os.write(fd, json.dumps({"key": key, "fence": row[1], "result": "null"}).encode())
+    os.fsync(fd)
+    os.close(fd)
+    os.link(temp, final)
+    os.unlink(temp)
+    fd = os.open(f"{_folder}/receipts", os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(fd)
+    os.close(fd)
     return "null"

@@ -10,6 +10,7 @@ import json
 import signal
 from pathlib import Path
 
+import apsw
 import pytest
 from bench import Bench, Run
 from launcher import Launcher, descendants, kill, state, until
@@ -25,10 +26,35 @@ def job(launcher: Launcher, tmp_path: Path) -> Bench:
     return Bench(launcher, tmp_path / "job", {"slots": 2, **SHORT}, {"count": COUNT})
 
 
-def stop(pids: list[int]) -> None:
-    for pid in pids:
-        kill(pid, signal.SIGSTOP)
-    until(lambda: all(state(pid) in ("T", "") for pid in pids), "everyone to stop")
+def stop(bench: Bench, pids: list[int]) -> None:
+    """Stop everyone, and nobody in the middle of a transaction.
+
+    A stopped process keeps SQLite's lock, and then nobody can take over until it goes on: the
+    others say so after five seconds. That is no lease's business.
+    """
+
+    def stopped_outside_a_transaction() -> bool:
+        for pid in pids:
+            kill(pid, signal.SIGSTOP)
+        until(lambda: all(state(pid) in ("T", "") for pid in pids), "everyone to stop")
+        if not locked(bench):
+            return True
+        go_on(pids)
+        return False
+
+    until(stopped_outside_a_transaction, "a stop outside a transaction")
+
+
+def locked(bench: Bench) -> bool:
+    connection = apsw.Connection(str(bench.ledger))
+    try:
+        connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+    except apsw.BusyError:
+        return True
+    else:
+        return False
+    finally:
+        connection.close()
 
 
 def go_on(pids: list[int]) -> None:
@@ -66,7 +92,7 @@ def attempts(bench: Bench, step: str) -> set[str]:
 def test_a_whole_worker_overtaken_and_continued(job: Bench) -> None:
     late = running_cut(job)
     everyone = descendants(late.pid)
-    stop(everyone)
+    stop(job, everyone)
     # The other one must have piece 0 for itself before it is let go on.
     before = len(job.executions())
     other = job.start()
@@ -87,7 +113,7 @@ def test_a_late_worker_that_is_first_after_all(job: Bench) -> None:
     """Stopped past its lease and continued before the other has finished: one of them wins."""
     late = running_cut(job)
     everyone = descendants(late.pid)
-    stop(everyone)
+    stop(job, everyone)
     before = len(job.executions())
     other = job.start()
     job.wait_for_executions(before + 1)
@@ -102,7 +128,7 @@ def test_a_late_worker_that_is_first_after_all(job: Bench) -> None:
 def test_only_the_supervisor_is_stopped(job: Bench) -> None:
     """Its slot goes on and writes the receipt; the other worker adopts it."""
     late = running_cut(job)
-    stop([late.pid])
+    stop(job, [late.pid])
     before = len(job.executions())
     other = job.start()
     job.wait_for_executions(before + 1)
@@ -118,7 +144,7 @@ def test_a_stopped_slot_alone(job: Bench) -> None:
     run = running_cut(job)
     before = len(job.executions())
     slots = run.slots()
-    stop(slots)
+    stop(job, slots)
     # Another worker watches for longer than the lease and finds nothing to take.
     other = job.start()
     assert not other.ended_within(2 * SHORT["lease_ttl_s"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 
 from intermission.engine.tally import Tally
 from intermission.engine.workspace import Workspace
-from intermission.model import Job, Lease
+from intermission.model import Job, Lease, StepSpec
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 
@@ -41,23 +43,31 @@ class Assignment:
         """How many leases are worth claiming for one slot."""
         return _batch_size(self.tally.shortest_mean_s())
 
-    def next_batch(self) -> list[Lease]:
+    def ready(self, has_room: Callable[[StepSpec], bool]) -> Sequence[Lease]:
+        """What of the backlog a slot could be given now."""
+        full = {spec.name for spec in self.job.steps if not has_room(spec)}
+        if not full:
+            return self.backlog
+        return [lease for lease in self.backlog if lease.step not in full]
+
+    def next_batch(self, has_room: Callable[[StepSpec], bool]) -> list[Lease]:
         """Leases that run well together: first tries of a step whose tasks are short.
 
         A task that was tried before runs alone, so that a crash is surely its own.
         """
-        batch = [self.backlog.popleft()]
+        ready = self.ready(has_room)
+        if not ready:
+            return []
+        batch = [ready[0]]
         spec = self.job.step(batch[0].step)
-        if batch[0].attempt > 1 or spec.attempts == 1:
-            return batch
-        size = _batch_size(self.tally.mean_s(spec.name))
-        while len(batch) < size and self.backlog and _first_try(self.backlog[0], spec.name):
-            batch.append(self.backlog.popleft())
+        if batch[0].attempt == 1 and spec.attempts > 1:
+            for lease in islice(ready, 1, _batch_size(self.tally.mean_s(spec.name))):
+                if lease.step != spec.name or lease.attempt > 1:
+                    break
+                batch.append(lease)
+        taken = {lease.task_id for lease in batch}
+        self.backlog = deque(lease for lease in self.backlog if lease.task_id not in taken)
         return batch
-
-
-def _first_try(lease: Lease, step: str) -> bool:
-    return lease.step == step and lease.attempt == 1
 
 
 def _batch_size(mean_s: float | None) -> int:

@@ -1,8 +1,8 @@
 """From a pipeline and a source to a job and its tasks. Pure: identities and nothing else.
 
-A task's key is the hash of what it depends on: its step and version, the parameters the step
-declares, its chunk, the source's content where the step reads it, and the keys of the tasks
-upstream. A position in a plan is never part of a key.
+A task's key is the hash of what it depends on: its pipeline, its step and the step's version,
+the parameters the step declares, its chunk, the source's content where the step reads it, and
+the keys of the tasks upstream. A position in a plan is never part of a key.
 """
 
 from __future__ import annotations

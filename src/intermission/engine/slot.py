@@ -214,7 +214,11 @@ class _TaskLog(io.TextIOBase):
         self._file: io.TextIOWrapper | None = None
         self.logger = logging.Logger("intermission.step")
         handler = logging.StreamHandler(self)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        formatter = logging.Formatter(
+            "%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+        )
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
         self.logger.addHandler(handler)
 
     def begin(self, orders: Orders, lease: Lease) -> None:

@@ -33,7 +33,7 @@ from intermission.engine.slot import Orders
 from intermission.engine.slots import Slot, Slots
 from intermission.engine.workspace import alive, bury, dead
 from intermission.errors import EnvironmentFault, IntermissionError
-from intermission.model import JobState, Lease
+from intermission.model import JobState, Lease, StepSpec
 from intermission.ports.clock import Clock, SystemClock
 from intermission.settings import Settings
 from intermission.telemetry import reached
@@ -153,16 +153,16 @@ class Worker:
         for assignment in list(self._open.values()):
             if self._slots.idle <= 0:
                 return
-            if assignment.backlog or now_s >= assignment.idle_until_s:
+            if now_s >= assignment.idle_until_s:
                 self._claim(assignment)
-            while assignment.backlog and self._slots.idle > 0:
-                batch = assignment.next_batch()
+            while self._slots.idle > 0 and (batch := assignment.next_batch(self._has_room)):
                 slot = self._slots.take()
                 self._keeper.assign(assignment.name, [lease.task_id for lease in batch], slot.no)
                 self._slots.send(slot, self._orders(assignment), batch, now_s)
 
     def _claim(self, assignment: Assignment) -> None:
-        wanted = self._slots.idle * assignment.batch_size() - len(assignment.backlog)
+        ready = len(assignment.ready(self._has_room))
+        wanted = self._slots.idle * assignment.batch_size() - ready
         if wanted <= 0:
             return
         asked_at_s = self._clock.monotonic_s()
@@ -180,12 +180,20 @@ class Worker:
             [Held(lease.task_id, lease.fence, deadline_s, asked_at_s) for lease in leases],
         )
         assignment.backlog.extend(leases)
-        if not assignment.backlog:
+        if not leases and not ready:
             self._nothing_claimed(assignment)
+
+    def _has_room(self, spec: StepSpec) -> bool:
+        """A step's limit holds over every source: what it protects, they share."""
+        return spec.concurrency is None or spec.concurrency > sum(
+            slot.busy and slot.first.step == spec.name for slot in self._slots
+        )
 
     def _nothing_claimed(self, assignment: Assignment) -> None:
         """Everything is finished, held by somebody, waiting for its time, or blocked."""
-        working = any(slot.busy and slot.orders == assignment.name for slot in self._slots)
+        working = assignment.backlog or any(
+            slot.busy and slot.orders == assignment.name for slot in self._slots
+        )
         if not working and assignment.ledger.jobs(assignment.job.key)[0].state in _ENDED:
             self._end(assignment)
         else:
@@ -228,7 +236,9 @@ class Worker:
         if self._drain_reason is not None or self._slots.idle <= 0:
             return False
         now_s = self._clock.monotonic_s()
-        return any(one.backlog or now_s >= one.idle_until_s for one in self._open.values())
+        return any(
+            now_s >= one.idle_until_s or one.ready(self._has_room) for one in self._open.values()
+        )
 
     def _record(self, slot: Slot) -> None:
         """Write what a slot said into the ledger."""

@@ -9,7 +9,7 @@ from intermission.engine.receipt import receipt_key
 from intermission.model import Output, Receipt, TaskState
 from intermission.testing.ledger.history import check_history
 from intermission.testing.simulator.audit import Violation
-from intermission.testing.simulator.process import GRACE_S
+from intermission.testing.simulator.chores import GRACE_S
 from intermission.testing.simulator.world import World
 
 Results = Mapping[str, tuple[str, Mapping[str, bytes]]]

@@ -8,8 +8,10 @@ from random import Random
 from typing import Any
 
 from intermission.engine import record
-from intermission.testing.simulator.process import LEASE_TTL_S, Process
+from intermission.testing.simulator.chores import Collector, Rebuilder
+from intermission.testing.simulator.process import Process
 from intermission.testing.simulator.wire import Wire
+from intermission.testing.simulator.worker import LEASE_TTL_S, Worker
 from intermission.testing.simulator.world import World
 
 HOUR_S = 3600.0
@@ -39,7 +41,9 @@ FAULTS = (
 class Mischief:
     """Faults, picked by a seed. Each answers whether there was anything to break."""
 
-    def __init__(self, world: World, random: Random, start: Callable[..., Process]) -> None:
+    def __init__(
+        self, world: World, random: Random, start: Callable[[type[Process]], object]
+    ) -> None:
         self._world = world
         self._random = random
         self._start = start
@@ -132,7 +136,7 @@ class Mischief:
         """The ledger is deleted. Somebody may rebuild it, or just run the same command again."""
         self._lead_to(self._world.ledgers.create())
         if self._random.random() < 0.7:
-            self._start(task="rebuild")
+            self._start(Rebuilder)
         return True
 
     def restore(self, _: Process) -> bool:
@@ -148,9 +152,9 @@ class Mischief:
         self._world.place = place
         if self._random.random() < 0.5:
             for process in self.processes:
-                if process.task == "run":
+                if isinstance(process, Worker):
                     process.place = place
 
     def sweep(self, _: Process) -> bool:
-        self._start(task="collect")
+        self._start(Collector)
         return True

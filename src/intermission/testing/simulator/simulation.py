@@ -11,19 +11,21 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from intermission.model import JobState
 from intermission.telemetry import listen
 from intermission.testing.clock import FakeClock
 from intermission.testing.faults import Crashed
 from intermission.testing.simulator.audit import Violation
+from intermission.testing.simulator.chores import Rebuilder
 from intermission.testing.simulator.ending import Results, check_end
 from intermission.testing.simulator.ledgers import Ledgers
 from intermission.testing.simulator.mischief import FAULTS, Mischief
 from intermission.testing.simulator.process import Process
+from intermission.testing.simulator.worker import Worker
 from intermission.testing.simulator.world import World
 
 TURNS_MAX = 30_000
@@ -102,11 +104,11 @@ class _Simulation:
         """
         self._play()
         self._left = []
-        self._start(thorough=True)
+        self._start_worker(thorough=True)
         self._play()
         if self._random.random() < 0.2:
             self._world.place = self._world.ledgers.create()
-            self._start(task="rebuild")
+            self._start(Rebuilder)
             self._play()
 
     def _play(self) -> None:
@@ -130,14 +132,15 @@ class _Simulation:
         rows = self._world.ledger("reader", self._world.place).jobs(self._world.job.key)
         return bool(rows) and rows[0].state is JobState.DONE
 
-    def _start(self, **options: Any) -> Process:
-        """Somebody runs the same command again, or another one beside it."""
-        name = f"p{len(self._mischief.processes)}"
-        process = Process(self._world, name, self._random, **options)
+    def _start(self, kind: Callable[[World, str], Process]) -> None:
+        process = kind(self._world, f"p{len(self._mischief.processes)}")
         self._by_thread[process.actor.thread] = process
         self._mischief.processes.append(process)
-        self._world.note(f"{name} starts {options or ''}")
-        return process
+        self._world.note(f"{process.name} starts")
+
+    def _start_worker(self, *, thorough: bool) -> None:
+        """Somebody runs the same command again, or another one beside it."""
+        self._start(partial(Worker, random=self._random, thorough=thorough))
 
     def _turn(self) -> None:
         self.turns += 1
@@ -145,14 +148,15 @@ class _Simulation:
             raise Violation("the job does not come to its end")
         alive = self._alive()
         if not alive or (len(alive) < self._wanted and self._random.random() < 0.02):
-            alive.append(self._start(thorough=self._random.random() < 0.3))
+            self._start_worker(thorough=self._random.random() < 0.3)
+            alive = self._alive()
         if self._left and self._random.random() < self._rate:
             self._break_something(alive)
         clock, now_s = self._world.clock, self._world.clock.monotonic_s()
         awake = [one for one in self._alive() if one.stalled_until_s <= now_s]
         for process in awake:
             if self._random.random() < 0.3:
-                process.keeper.tick()
+                process.tick()
         ready = [one for one in awake if one.sleeping_until_s <= now_s]
         if not ready:
             clock.advance(self._random.uniform(0.2, 1.0))

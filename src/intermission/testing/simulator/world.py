@@ -48,6 +48,9 @@ class World:
         """A call that the audit sees."""
         return self.audit.ledger_call(place, self.ledger(who, place), method, *args, **options)
 
+    def outputs_call(self, method: str, *args: Any, **options: Any) -> Any:
+        return getattr(self.outputs, method)(*args, **options)
+
     def note(self, line: str) -> None:
         self.trace.append(f"{self.clock.monotonic_s():.3f} {line}")
 

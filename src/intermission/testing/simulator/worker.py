@@ -1,0 +1,224 @@
+"""A simulated `run`: the real engine, in the order in which the worker and its slot use it.
+
+It does in one actor what a worker with one slot does in its processes: submit or continue the
+job, rescue, claim, run tasks, record how they end. Its keeper is the real one, without its
+thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+
+from intermission.engine import record
+from intermission.engine.keeper import Held, Keeper
+from intermission.engine.outcome import Failed, Faulted, Finished, Outcome, Spoiled
+from intermission.engine.plan import expand, with_gaps
+from intermission.engine.publish import publish
+from intermission.engine.rebuild import remember_job
+from intermission.engine.run_task import Hooks, Work, gaps, run_task
+from intermission.engine.verify import verify
+from intermission.engine.workspace import Workspace
+from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError, LedgerError
+from intermission.model import Completion, JobState, Lease
+from intermission.telemetry import reached
+from intermission.testing.simulator.process import Process
+from intermission.testing.simulator.talk import TALK
+from intermission.testing.simulator.world import World
+
+LEASE_TTL_S = 8.0
+RENEW_EVERY_S = 2.0
+POLL_S = 1.0
+RETRY_DELAYS_S = (0.5, 2.0)
+_ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+_NAME = "talk"
+_LOG = logging.Logger("simulated")
+
+
+class SlotKilled(BaseException):
+    """The slot ended in the middle of a task, but not the worker."""
+
+
+class Worker(Process):
+    """One process that works on the job until it has ended or the machine fails."""
+
+    def __init__(self, world: World, name: str, random: Random, *, thorough: bool = False) -> None:
+        self._thorough = thorough
+        self._capacity = random.randint(1, 3)
+        self._one_by_one = random.random() < 0.5
+        self._lease: Lease | None = None
+        """What the slot is running."""
+        self._slot_ends: str | None = None
+        """Why the slot is to die; empty for no reason of ours."""
+        self._lost: set[int] = set()
+        """Of the tasks claimed last, those that are no longer ours."""
+        super().__init__(world, name, is_local=random.random() < 0.5)
+        self._outputs = self.wire("outputs", world.outputs_call)
+        self._work = Work(world.job, TALK, self.store, self._outputs, world.scratch, name)
+        self._keeper = Keeper(
+            name,
+            world.clock,
+            lease_ttl_s=LEASE_TTL_S,
+            renew_every_s=RENEW_EVERY_S,
+            on_lost=self._on_lost,
+            on_cancelled=self._on_lost,
+        )
+        beside = self.wire("keeper", self.ledger_call(f"{name}-keeper"))
+        self._keeper.open(_NAME, Workspace(world.scratch, lambda: self.store, None, lambda: beside))
+
+    def tick(self) -> None:
+        self._keeper.tick()
+
+    def check(self) -> None:
+        if self._lease is not None and self._slot_ends is not None:
+            raise SlotKilled(self._slot_ends)
+
+    def kill_slot(self) -> bool:
+        if self._lease is not None:
+            self._slot_ends = ""
+        return self._lease is not None
+
+    def _on_lost(self, _: str, held: Held) -> None:
+        self.world.audit.counts["lease lost"] += 1
+        if self._lease is not None and self._lease.task_id == held.task_id:
+            self._slot_ends = "its lease was lost"
+        self._lost.add(held.task_id)
+
+    def body(self) -> None:
+        self._submit()
+        while not self.draining:
+            self.ledger.rescue(sorted(self.world.dead))
+            leases = self._claim()
+            self._run_batch(leases)
+            if not leases and self._has_ended():
+                return
+        self.ledger.mark(self.world.job.key, JobState.DRAINING, reason=self.draining)
+
+    def _submit(self) -> None:
+        world, job = self.world, self.world.job
+        remember_job(self.store, job)
+        if not self.ledger.submit(job, expand(job, {})):
+            look = {"thorough": self._thorough}
+            verify(self.ledger, self.store, job, world.scratch, world.clock, **look)
+            if self._job_state() in (JobState.FAILED, JobState.CANCELLED):
+                self.ledger.retry(job.key)
+        reached("after-submit")
+
+    def _job_state(self) -> JobState:
+        rows = self.ledger.jobs(self.world.job.key)
+        if not rows:
+            raise LedgerError("the job is no longer in the ledger.")
+        return rows[0].state
+
+    def _claim(self) -> list[Lease]:
+        asked_at_s = self.world.clock.monotonic_s()
+        leases: list[Lease] = self.ledger.claim(
+            self.name, self._capacity, lease_ttl_s=LEASE_TTL_S, jobs=[self.world.job.key]
+        )
+        reached("after-claim")
+        deadline_s = asked_at_s + LEASE_TTL_S
+        held = [Held(one.task_id, one.fence, deadline_s, asked_at_s) for one in leases]
+        self._lost.clear()
+        self._keeper.hold(_NAME, held)
+        return leases
+
+    def _has_ended(self) -> bool:
+        state = self._job_state()
+        if state not in _ENDED:
+            self.sleep(POLL_S)
+            return False
+        if state is JobState.DONE:
+            self._publish_all()
+        return True
+
+    def _publish_all(self) -> None:
+        world, job = self.world, self.world.job
+        for row, output in self.ledger.receipts(job.key):
+            spec = job.step(row.step)
+            if spec.publish is not None:
+                publish(self.store, self._outputs, spec, row.index, output.files, world.scratch)
+
+    def _run_batch(self, leases: Sequence[Lease]) -> None:
+        finished: list[tuple[Lease, Completion]] = []
+        for no, lease in enumerate(leases):
+            if self.draining:
+                self._record(finished)
+                self._give_back(leases[no:], self.draining)
+                return
+            if lease.task_id in self._lost:
+                continue
+            outcome = self._run_slot(lease)
+            if isinstance(outcome, Finished):
+                finished.append((lease, outcome.completion))
+            elif outcome is not None:
+                self._record_trouble(lease, outcome)
+            if self._one_by_one:
+                self._record(finished)
+                finished = []
+        self._record(finished)
+
+    def _run_slot(self, lease: Lease) -> Outcome | None:
+        """One task as a slot runs it; None when the slot was killed on purpose."""
+        ids = lease.task_id, lease.fence
+        hooks = Hooks(_LOG, self._executes(lease), lambda: False)
+        self._lease, self._slot_ends = lease, None
+        try:
+            return Finished(run_task(self._work, lease, hooks), 0.0)
+        except SlotKilled as e:
+            if not e.args[0]:
+                return Failed(*ids, "SlotDied", "the slot was killed", False)
+            verdict = str(e)
+        except CorruptArtifact as e:
+            return Spoiled(*ids, e.task_key, e.key, str(e))
+        except EnvironmentFault as e:
+            return Faulted(*ids, e.message, e.remedy)
+        except Exception as e:
+            permanent = isinstance(e, IntermissionError) and not e.retryable
+            return Failed(*ids, type(e).__name__, str(e), permanent)
+        finally:
+            self._lease = None
+        self._give_back([lease], verdict)
+        return None
+
+    def _executes(self, lease: Lease) -> Callable[[float], None]:
+        """What a step's report of progress does: it tells that the step is running."""
+        key = with_gaps(lease.key, gaps(lease))
+        stood = self.world.audit.standing(lease.step, key)
+
+        def executing(_: float) -> None:
+            self.world.audit.executing(lease.step, key, stood)
+            self.pause(f"executing {lease.step}[{lease.index}]")
+            if self.next_step_fails:
+                self.next_step_fails = False
+                raise RuntimeError("it failed this once")
+
+        return executing
+
+    def _record(self, finished: Sequence[tuple[Lease, Completion]]) -> None:
+        if not finished:
+            return
+        for _ in range(1 + self.next_completion_repeats):
+            record.complete(self.ledger, self.store, self.world.job, finished, self.world.scratch)
+        self.next_completion_repeats = False
+        self.world.sent += [(self, lease, completion) for lease, completion in finished]
+        self._keeper.let_go(_NAME, [lease.task_id for lease, _ in finished])
+
+    def _record_trouble(self, lease: Lease, outcome: Outcome) -> None:
+        job = self.world.job
+        held = [(lease.task_id, lease.fence)]
+        if isinstance(outcome, Failed):
+            self.ledger.fail([record.failure(job, lease, outcome, RETRY_DELAYS_S)])
+        elif isinstance(outcome, Spoiled):
+            lost = {outcome.input_key: [outcome.file_key]}
+            record.spoil(self.ledger, self.store, job, lost, outcome.message)
+            self.ledger.release(held, reason=outcome.message)
+        elif isinstance(outcome, Faulted):
+            self.ledger.release(held, reason=outcome.message)
+            self.draining = outcome.message
+        self._keeper.let_go(_NAME, [lease.task_id])
+
+    def _give_back(self, leases: Sequence[Lease], reason: str) -> None:
+        reached("before-release")
+        self.ledger.release([(one.task_id, one.fence) for one in leases], reason=reason)
+        self._keeper.let_go(_NAME, [one.task_id for one in leases])
