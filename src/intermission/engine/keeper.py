@@ -23,7 +23,7 @@ MARGIN = 0.2
 """The last part of a lease's life in which work that could not be renewed is killed."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Held:
     """A lease this worker holds. The deadline is ours, monotonic, and starts before the claim."""
 

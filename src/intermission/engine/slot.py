@@ -110,6 +110,7 @@ class _Slot:
                     self._unsent.append(self._run_one(self._orders[message.orders], lease))
                     if time.monotonic() - self._sent_at > FLUSH_EVERY_S:
                         self._flush()
+                self._log.close_last()
                 self._flush()
 
     def _flush(self) -> None:
@@ -205,13 +206,16 @@ def log_name(step: str, task_key: str, attempt: int) -> str:
 class _TaskLog(io.TextIOBase):
     """Standard output, standard error and `ctx.log` of one attempt, and of what it starts.
 
-    A file that stayed empty is removed. A log is for people: that it cannot be written, on a
-    full disk say, never fails a task.
+    A file that stayed empty becomes the next attempt's, or is removed: inside a batch, making
+    and removing one for every attempt would cost as much as all its receipts. A log is for
+    people: that it cannot be written, on a full disk say, never fails a task.
     """
 
     def __init__(self) -> None:
         self._path = ""  # a text, because most light tasks never look at it
-        self._file: io.TextIOWrapper | None = None
+        self._fd: int | None = None
+        self._last: tuple[int, str] | None = None
+        self._null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         self.logger = logging.Logger("intermission.step")
         handler = logging.StreamHandler(self)
         formatter = logging.Formatter(
@@ -223,43 +227,62 @@ class _TaskLog(io.TextIOBase):
 
     def begin(self, orders: Orders, lease: Lease) -> None:
         self._path = f"{orders.folder}/{log_name(lease.step, lease.key, lease.attempt)}"
-        if not orders.job.step(lease.step).light:
+        if orders.job.step(lease.step).light:
+            self.close_last()
+        else:
             self._open()
 
     def _open(self) -> None:
-        if self._file is None and self._path:
-            path = Path(self._path)
+        if self._fd is None and self._path:
             with suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = path.open("a", buffering=1)
-                _redirect(self._file.fileno())
+                self._fd = self._reuse_last() or _append_to(self._path)
+                _redirect(self._fd)
+
+    def _reuse_last(self) -> int | None:
+        if self._last is None:
+            return None
+        fd, path = self._last
+        with suppress(OSError):
+            if os.fstat(fd).st_size == 0 and not Path(self._path).exists():
+                Path(path).rename(self._path)
+                self._last = None
+                return fd
+        self.close_last()
+        return None
 
     def end(self) -> None:
-        if self._file is not None:
-            null = os.open(os.devnull, os.O_WRONLY)
-            _redirect(null)
-            os.close(null)
+        if self._fd is not None:
+            self._last = self._fd, self._path
+        self._fd, self._path = None, ""
+
+    def close_last(self) -> None:
+        """Be done with the log of the last attempt; nothing is written until the next."""
+        if self._last is not None:
+            (fd, path), self._last = self._last, None
+            _redirect(self._null)
             with suppress(OSError):
-                self._file.close()
-                path = Path(self._path)
-                if path.stat().st_size == 0:
-                    path.unlink()
-        self._file, self._path = None, ""
+                if os.fstat(fd).st_size == 0:
+                    Path(path).unlink()
+                os.close(fd)
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
         self._open()
-        if self._file is not None:
+        if self._fd is not None:
             with suppress(OSError):
-                self._file.write(text)
+                os.write(self._fd, text.encode(errors="replace"))
         return len(text)
 
-    def flush(self) -> None:
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.flush()
+
+def _append_to(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o666)
 
 
 def _redirect(fd: int) -> None:

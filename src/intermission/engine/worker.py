@@ -229,6 +229,7 @@ class Worker:
             if fd in ready:
                 self._record(slot)
         if self._guardian in ready:
+            self._drop_lost()  # a slot that died of a lost lease has not crashed
             for slot, how in self._slots.ended():
                 self._bury(slot, how)
 
@@ -244,6 +245,7 @@ class Worker:
         """Write what a slot said into the ledger."""
         assignment = self._open.get(slot.orders)
         finished: list[tuple[Lease, Finished]] = []
+        now_s = self._clock.monotonic_s()
         for outcome in self._slots.hear(slot):
             if assignment is None:
                 continue
@@ -253,11 +255,9 @@ class Worker:
             lease = slot.answered(_task_id(outcome))
             if lease is None:
                 continue
-            slot.started_s = self._clock.monotonic_s()
+            slot.started_s = now_s
             if slot.deadline_s is not None and not slot.verdict:
-                slot.deadline_s = slot.started_s + (
-                    assignment.job.step(lease.step).timeout_s or 0.0
-                )
+                slot.deadline_s = now_s + (assignment.job.step(lease.step).timeout_s or 0.0)
             if isinstance(outcome, Finished):
                 finished.append((lease, outcome))
             else:
@@ -287,8 +287,9 @@ class Worker:
         match outcome:
             case Failed():
                 delays_s = self._settings.retry_delays_s
-                ledger.fail([record.failure(job, lease, outcome, delays_s)])
-                assignment.tally.failed(lease.step, outcome.message)
+                (state,) = ledger.fail([record.failure(job, lease, outcome, delays_s)])
+                if state is not None:  # else the lease was somebody else's by then
+                    assignment.tally.failed(lease.step, outcome.message)
             case Deferral(token=token, timeout_s=timeout_s):
                 ledger.defer(*held, token=token, timeout_s=timeout_s)
             case Spoiled():
@@ -336,14 +337,11 @@ class Worker:
 
     def _lease_lost(self, name: str, held: Held) -> None:
         """Called by the keeper: kill the work at once, whatever this thread is doing."""
+        self._lost.append((name, held))  # first, so that its end is not taken for a crash
         if held.slot is not None:
             self._slots.kill_now(held.slot)
-        self._lost.append((name, held))
 
-    def _enforce(self) -> None:
-        """Kill what ran too long, lost its lease, is no longer wanted, or cannot finish."""
-        self._keeper.check()
-        now_s = self._clock.monotonic_s()
+    def _drop_lost(self) -> None:
         while self._lost:
             name, held = self._lost.popleft()
             slot = self._slots.get(held.slot)
@@ -354,6 +352,12 @@ class Worker:
                 self._open[name].backlog = deque(
                     lease for lease in backlog if lease.task_id != held.task_id
                 )
+
+    def _enforce(self) -> None:
+        """Kill what ran too long, lost its lease, is no longer wanted, or cannot finish."""
+        self._keeper.check()
+        self._drop_lost()
+        now_s = self._clock.monotonic_s()
         while self._cancelled:
             _, held = self._cancelled.popleft()
             slot = self._slots.get(held.slot)

@@ -79,6 +79,9 @@ class Seen:
         plan = self.plan_behind(edge)
         return self.lacks(edge, index) or (plan is not None and plan.state in STOPPED)
 
+    def is_doomed(self, row: TaskRow) -> bool:
+        return any(self.hopeless(edge, row.index) for edge in self.job.step(row.step).edges)
+
     def is_gap(self, row: TaskRow) -> bool:
         """The task may be missing: its step says so, or its chunk is a gap further up."""
         spec = self.job.step(row.step)
@@ -146,6 +149,12 @@ class Oracle:
         late = HELD | {TaskState.ABANDONED}
         return row is not None and row.fence == fence and row.state in late
 
+    def is_last(self, task_id: int) -> bool:
+        """Whether the task has used up its attempts."""
+        seen = self._owners[task_id]
+        row = seen.rows[task_id]
+        return row.attempts >= seen.job.step(row.step).attempts
+
     def look(self, *touched: str) -> list[Event]:
         """Read everything again and check it; jobs that were not touched must be as before."""
         before, self.jobs = self.jobs, {}
@@ -181,7 +190,7 @@ class Oracle:
 
     def _check_task(self, seen: Seen, row: TaskRow) -> None:
         edges = seen.job.step(row.step).edges
-        hopeless = any(seen.hopeless(edge, row.index) for edge in edges)
+        doomed = seen.is_doomed(row)
         if row.state in NEEDS_INPUTS:
             assert seen.has_inputs(row), f"{row} is ahead of its inputs"
         if row.state in CLAIMABLE | HELD:
@@ -189,10 +198,10 @@ class Oracle:
             assert not lacks, f"{row} runs without an input that failed"
         if row.state is TaskState.BLOCKED:
             assert not seen.may_start(row), f"nobody told {row} that its inputs are there"
-            assert not hopeless, f"{row} waits for an input that will never come"
+            assert not doomed, f"{row} waits for an input that will never come"
         if row.state is TaskState.CANCELLED:
             by_hand = seen.job.key in self.cancelled_by_hand
-            assert hopeless or by_hand, f"{row} was cancelled for nothing"
+            assert doomed or by_hand, f"{row} was cancelled for nothing"
         if row.state in HELD:
             assert (row.id, row.fence) in self.given, f"{row} is held by nobody"
         if row.state is TaskState.DONE:
@@ -233,7 +242,7 @@ class Oracle:
                 assert end in self.accepted, f"nobody completed {event}"
                 assert self._trail.ends[end] == 1, f"completed twice: {event}"
 
-    def took(self, worker: str, leases: Iterable[Lease], lease_ttl_s: float) -> None:
+    def took(self, leases: Iterable[Lease], lease_ttl_s: float) -> None:
         """Leases were handed out: each to one holder, with the inputs as they are."""
         for lease in leases:
             place = lease.task_id, lease.fence

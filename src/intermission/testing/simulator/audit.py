@@ -13,7 +13,7 @@ from typing import Any
 
 from intermission.engine.dependants import EVERY, dependants
 from intermission.engine.receipt import receipt_key
-from intermission.errors import NotFound
+from intermission.errors import AlreadyExists, NotFound
 from intermission.model import HELD, Completion, Job, Lease, Receipt, StepKind, TaskRow, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
@@ -39,15 +39,26 @@ class Audit:
             spec.name: {step for step, _ in dependants(job, spec.name, EVERY)} for spec in job.steps
         }
         self._leases: set[tuple[object, int, int]] = set()
+        self.violation: Violation | None = None
+        """The first one. A process that meets it may take it for its own failure."""
         self.executions: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         """How often something happened that a good set of seeds must have seen."""
+
+    def _violation(self, what: str) -> Violation:
+        violation = Violation(what)
+        self.violation = self.violation or violation
+        return violation
 
     def store_call(self, name: str, *args: Any, **options: Any) -> Any:
         """A call to the store, held against what may happen to receipts."""
         key = str(args[0]) if args else ""
         before = self._standing.get(key)
-        result = getattr(self._store, name)(*args, **options)
+        try:
+            result = getattr(self._store, name)(*args, **options)
+        except AlreadyExists:
+            self.counts[f"{name} refused"] += key.startswith(_RECEIPTS)
+            raise
         if name not in ("create", "replace", "move", "delete"):
             return result
         if key.startswith(_RECEIPTS):
@@ -61,7 +72,7 @@ class Audit:
             self._taken_away(name, key, Receipt.from_json(before))
             del self._standing[key]
         elif before is not None and before != now:
-            raise Violation(f"{name} changed the standing receipt {key}")
+            raise self._violation(f"{name} changed the standing receipt {key}")
         elif now is not None:
             self._standing[key] = now
             receipt = Receipt.from_json(now)
@@ -70,10 +81,10 @@ class Audit:
 
     def _taken_away(self, name: str, key: str, receipt: Receipt) -> None:
         if name != "move":
-            raise Violation(f"the receipt {key} was lost by a {name}")
+            raise self._violation(f"the receipt {key} was lost by a {name}")
         self.counts["receipt quarantined"] += 1
         if receipt.attempt not in self._condemned and self.sound(receipt):
-            raise Violation(
+            raise self._violation(
                 f"the sound receipt {key} of attempt {receipt.attempt} was put into quarantine"
             )
 
@@ -130,7 +141,7 @@ class Audit:
         self.executions[task_key] += 1
         now = self.standing(step, task_key)
         if stood is not None and now == stood and stood.attempt not in self._condemned:
-            raise Violation(f"{step} {task_key} is executed again although it has a receipt")
+            raise self._violation(f"{step} {task_key} is executed again although it has a receipt")
 
     def ledger_call(
         self, place: object, ledger: Ledger, name: str, *args: Any, **options: Any
@@ -151,19 +162,19 @@ class Audit:
         for lease in leases:
             handed = place, lease.task_id, lease.fence
             if handed in self._leases:
-                raise Violation(f"{lease} was handed out twice")
+                raise self._violation(f"{lease} was handed out twice")
             self._leases.add(handed)
 
     def _complete(self, ledger: Ledger, done: Sequence[Completion]) -> list[bool]:
         before = self._rows(ledger)
         answers = ledger.complete(done)
         if not any(answers) and self._rows(ledger) != before:
-            raise Violation("a refused completion changed the ledger")
+            raise self._violation("a refused completion changed the ledger")
         expected = [_is_current(before.get(one.task_id), one) for one in done]
         # A plan may take away, in the same transaction, what another completion was about.
         alone = len(done) == 1 or not any(self._is_plan(before, one) for one in done)
         if alone and answers != expected:
-            raise Violation(f"completions {done} of {before} were answered {answers}")
+            raise self._violation(f"completions {done} of {before} were answered {answers}")
         self.counts["completion refused"] += answers.count(False)
         return answers
 

@@ -60,8 +60,12 @@ class Mischief:
 
     def stall(self, victim: Process) -> bool:
         """It stops for longer than its leases live, mostly, and wakes up a zombie."""
-        stopped_s = LEASE_TTL_S * self._random.uniform(0.5, 3.0)
+        if not victim.is_busy and self._random.random() < 0.8:
+            return False
+        stopped_s = LEASE_TTL_S * self._random.uniform(0.8, 3.0)
         victim.stalled_until_s = self._world.clock.monotonic_s() + stopped_s
+        # Once awake, its keeper may notice at once, or after it has gone on for a while.
+        victim.ticks_at_s = victim.stalled_until_s + self._random.choice([0.0, 2.0, 8.0])
         return True
 
     def step_error(self, victim: Process) -> bool:

@@ -25,7 +25,7 @@ class Process:
         """Where its ledger is."""
         self.is_local = is_local
         """On this machine, where its lock proves its death; else its leases have to expire."""
-        self.stalled_until_s = self.sleeping_until_s = 0.0
+        self.stalled_until_s = self.sleeping_until_s = self.ticks_at_s = 0.0
         self.faults: dict[str, tuple[str, int]] = {}
         """By wire, whether its next calls fail before or after they took effect, and how many."""
         self.draining = ""
@@ -41,6 +41,11 @@ class Process:
 
     def tick(self) -> None:
         """Let pass, beside its actor, what does not wait for it."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is running a task."""
+        return False
 
     def kill_slot(self) -> bool:
         """End the slot, but not the process. False when no task is running."""

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from intermission.engine.keeper import TICK_S
 from intermission.model import JobState
 from intermission.telemetry import listen
 from intermission.testing.clock import FakeClock
@@ -82,8 +83,10 @@ class _Simulation:
         self._world = world
         self._random = random
         self._mischief = Mischief(world, random, self._start)
-        some = random.sample(sorted(faults), min(len(faults), random.randint(2, 6)))
-        self._left = [random.choice(some) for _ in range(random.randint(4, 16) if some else 0)]
+        some = random.sample(sorted(faults), min(len(faults), random.randint(1, 5)))
+        # What makes two workers hold one task meets every other fault more often.
+        some += [kind for kind in ("crash", "stall") if kind in faults and random.random() < 0.5]
+        self._left = [random.choice(some) for _ in range(random.randint(4, 20) if some else 0)]
         self._rate = random.choice([0.02, 0.05, 0.15])
         self._patience = random.choice([1, 1, 4, 16])
         self._wanted = random.randint(1, 4)
@@ -106,7 +109,7 @@ class _Simulation:
         self._left = []
         self._start_worker(thorough=True)
         self._play()
-        if self._random.random() < 0.2:
+        if self.done and self._random.random() < 0.2:
             self._world.place = self._world.ledgers.create()
             self._start(Rebuilder)
             self._play()
@@ -147,7 +150,7 @@ class _Simulation:
         if self.turns > TURNS_MAX:
             raise Violation("the job does not come to its end")
         alive = self._alive()
-        if not alive or (len(alive) < self._wanted and self._random.random() < 0.02):
+        if not alive or (len(alive) < self._wanted and self._random.random() < 0.05):
             self._start_worker(thorough=self._random.random() < 0.3)
             alive = self._alive()
         if self._left and self._random.random() < self._rate:
@@ -155,7 +158,8 @@ class _Simulation:
         clock, now_s = self._world.clock, self._world.clock.monotonic_s()
         awake = [one for one in self._alive() if one.stalled_until_s <= now_s]
         for process in awake:
-            if self._random.random() < 0.3:
+            if process.ticks_at_s <= now_s and self._random.random() < 0.5:
+                process.ticks_at_s = now_s + TICK_S
                 process.tick()
         ready = [one for one in awake if one.sleeping_until_s <= now_s]
         if not ready:
@@ -166,6 +170,8 @@ class _Simulation:
 
     def _let_run(self, process: Process) -> None:
         process.actor.resume(self._random.randint(1, self._patience))
+        if self._world.audit.violation is not None:
+            raise self._world.audit.violation
         error = process.actor.error
         if error is not None and not isinstance(error, Crashed):
             story = "".join(traceback.format_exception(error))

@@ -29,7 +29,7 @@ from intermission.testing.simulator.world import World
 
 LEASE_TTL_S = 8.0
 RENEW_EVERY_S = 2.0
-POLL_S = 1.0
+POLL_S = 2.0
 RETRY_DELAYS_S = (0.5, 2.0)
 _ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 _NAME = "talk"
@@ -74,10 +74,14 @@ class Worker(Process):
         if self._lease is not None and self._slot_ends is not None:
             raise SlotKilled(self._slot_ends)
 
-    def kill_slot(self) -> bool:
-        if self._lease is not None:
-            self._slot_ends = ""
+    @property
+    def is_busy(self) -> bool:
         return self._lease is not None
+
+    def kill_slot(self) -> bool:
+        if self.is_busy:
+            self._slot_ends = ""
+        return self.is_busy
 
     def _on_lost(self, _: str, held: Held) -> None:
         self.world.audit.counts["lease lost"] += 1

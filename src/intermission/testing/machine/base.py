@@ -1,0 +1,195 @@
+"""What the rules of the stateful test share: the ledger, its oracle, and how a step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+
+from intermission.errors import StalePlans
+from intermission.model import FINISHED, Completion, Lease, StepKind, TaskState
+from intermission.ports.ledger import Ledger
+from intermission.testing.clock import FakeClock
+from intermission.testing.jobs import chunks, completion, done_plans, tasks_of
+from intermission.testing.oracle import Oracle
+from intermission.testing.shapes import CAN, shaped
+
+WORKERS = ("w0", "w1", "w2")
+JOBS_MAX = 3
+TTL_S = 60.0
+RECENT = 16
+"""A step picks among the newest leases, so that it often meets one that still matters."""
+DRAIN_ROUNDS_MAX = 200
+
+picks = st.integers(0, 255)
+several = st.lists(picks, min_size=1, max_size=4)
+
+Held = TypeVar("Held", Lease, Completion)
+
+
+class Machine(RuleBasedStateMachine):
+    """A ledger under test, and hands that work on it with the oracle looking on."""
+
+    steps_run = 0
+    """Steps over all runs of a class, so that a test can say how many there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock()
+        self.ledger = self.open_ledger()
+        self.oracle = Oracle(self.ledger, self.clock)
+        self.leases: list[Lease] = []
+        self.prepared: list[Completion] = []
+        self.turn = 0
+        self._changing = False
+
+    def open_ledger(self) -> Ledger:
+        """A new, empty ledger that reads `self.clock`."""
+        raise NotImplementedError
+
+    @contextmanager
+    def change(self, *touched: str) -> Iterator[None]:
+        """One operation, and the look at what it left. It may change these jobs alone."""
+        self._changing = True
+        yield
+        self.oracle.look(*touched)
+        self._changing = False
+
+    @invariant()
+    def count(self) -> None:
+        """Hypothesis comes here after every step."""
+        self.turn += 1
+        type(self).steps_run += 1
+
+    def teardown(self) -> None:
+        try:
+            if not self._changing:  # else the ledger is known to be wrong, and may never end
+                self.drain()
+        finally:
+            self.ledger.close()
+
+    @initialize(shape=picks)
+    def first_job(self, shape: int) -> None:
+        self.submit_job("job0", shape, 0)
+
+    def submit_job(self, key: str, shape: int, priority: int) -> None:
+        known = self.oracle.jobs.get(key)
+        made = shaped(key, shape, priority) if known is None else known.job
+        with self.change(*([key] if known is None else [])):
+            assert self.ledger.submit(made, tasks_of(made, {})) == (known is None)
+
+    def take(self, worker: str, capacity: int, can: Collection[str]) -> list[Lease]:
+        expected = self.oracle.claimable(can, capacity)
+        leases = self.ledger.claim(worker, capacity, lease_ttl_s=TTL_S, can=can)
+        with self.change(*{lease.job_key for lease in leases}):
+            assert [lease.task_id for lease in leases] == expected
+            self.oracle.took(leases, TTL_S)
+            self.leases += leases
+        assert all(self.oracle.rows[lease.task_id].worker == worker for lease in leases)
+        return leases
+
+    def pick(self, picked: int) -> Lease | None:
+        """One of the newest leases; three times out of four, one that is still believed."""
+        if picked % 4 and not any(self.is_held(lease) for lease in self.leases[-RECENT:]):
+            self.take(WORKERS[picked % 3], 1 + picked % 5, [CAN])
+        return self.one_of(self.leases[-RECENT:], picked) if self.leases else None
+
+    def pick_some(self, picked: Iterable[int]) -> list[Lease]:
+        return [lease for lease in map(self.pick, picked) if lease is not None]
+
+    def one_of(self, some: list[Held], picked: int) -> Held:
+        held = [one for one in some if self.is_held(one)]
+        among = held if held and picked % 4 else some
+        return among[picked // 4 % len(among)]
+
+    def is_held(self, one: Lease | Completion) -> bool:
+        return self.oracle.holds(one.task_id, one.fence)
+
+    def key(self, picked: int) -> str:
+        """The key of a job the ledger has."""
+        keys = sorted(self.oracle.jobs)
+        return keys[picked % len(keys)]
+
+    def jobs_of(self, task_ids: Iterable[int]) -> set[str]:
+        seen = (self.oracle.job_of(id) for id in task_ids)
+        return {found.job.key for found in seen if found is not None}
+
+    def completion(self, lease: Lease, count: int, salt: str = "") -> Completion | None:
+        """What the holder would send now; None if the ledger has no such task any more."""
+        seen = self.oracle.job_of(lease.task_id)
+        if seen is None:
+            return None
+        return completion(self.ledger, seen.job, lease, chunks(count, salt=salt), files=count % 2)
+
+    def complete(self, batch: Sequence[Completion]) -> None:
+        # One plan a batch, and last: what it replaces then concerns no one else in the batch.
+        plans = [done for done in batch if self._is_plan(done)]
+        batch = [done for done in batch if not self._is_plan(done)] + plans[:1]
+        if any(self._is_stale(done) for done in plans[:1]):
+            self._expect_stale(batch)
+            return
+        expected: list[bool] = []
+        accepted = dict(self.oracle.accepted)
+        for done in batch:
+            place = done.task_id, done.fence
+            row = self.oracle.rows.get(done.task_id)
+            held = self.is_held(done)
+            if held:
+                accepted.setdefault(place, done)
+            again = row is not None and (row.fence, row.state) == (done.fence, TaskState.DONE)
+            expected.append(held or again)
+        with self.change(*self.jobs_of(done.task_id for done in batch)):
+            self.oracle.accepted = accepted
+            assert self.ledger.complete(batch) == expected
+
+    def _is_plan(self, done: Completion) -> bool:
+        seen = self.oracle.job_of(done.task_id)
+        if seen is None:
+            return False
+        return seen.job.step(seen.rows[done.task_id].step).kind is StepKind.PLAN
+
+    def _is_stale(self, done: Completion) -> bool:
+        seen = self.oracle.job_of(done.task_id)
+        if seen is None or not self.is_held(done):
+            return False
+        known = done_plans(self.ledger, seen.job).keys()
+        return done.plans != known | {seen.rows[done.task_id].step}
+
+    def _expect_stale(self, batch: Sequence[Completion]) -> None:
+        with self.change():  # which touches no job at all
+            try:
+                self.ledger.complete(batch)
+            except StalePlans:
+                return
+            raise AssertionError("a plan that did not know of another was accepted")
+
+    def rescue_dead(self, dead: Collection[str]) -> None:
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """Let every worker behave: all jobs must end, and nothing may be lost on the way."""
+        for _ in range(DRAIN_ROUNDS_MAX):
+            self.clock.advance(1000.0)
+            self.rescue_dead(())
+            if not self.take("w0", 100, [CAN]):
+                break
+            for lease in self.leases:
+                done = self.completion(lease, 2) if self.is_held(lease) else None
+                if done is not None:
+                    self.complete([done])
+        for seen in self.oracle.jobs.values():
+            unfinished = [row for row in seen.rows.values() if row.state not in FINISHED]
+            assert not unfinished, f"{seen.job.key} never ends: {unfinished}"
+
+
+def seldom(machine: Machine) -> bool:
+    """For what would undo most of what the other rules build up."""
+    return machine.turn % 8 == 0 and bool(machine.oracle.jobs)
+
+
+def any_in(*states: TaskState) -> Callable[[Machine], bool]:
+    """Only when a task is in one of these states; else the rule would do nothing."""
+    return lambda machine: any(row.state in states for row in machine.oracle.rows.values())

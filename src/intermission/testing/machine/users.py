@@ -1,0 +1,79 @@
+"""The rules of the stateful test that users play, and disks that lose bytes."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis.stateful import precondition, rule
+
+from intermission.model import HELD, JobState, TaskState
+from intermission.testing.machine.base import JOBS_MAX, Machine, any_in, picks, seldom
+from intermission.testing.oracle import ENDED, STOPPED
+
+
+class Users(Machine):
+    """Submitting, cancelling, trying again, forgetting, and lost bytes."""
+
+    @precondition(lambda self: len(self.oracle.jobs) < JOBS_MAX or seldom(self))
+    @rule(slot=st.integers(0, JOBS_MAX - 1), shape=picks, priority=st.integers(-1, 1))
+    def submit(self, slot: int, shape: int, priority: int) -> None:
+        self.submit_job(f"job{slot}", shape, priority)
+
+    @precondition(seldom)
+    @rule(pick=picks)
+    def cancel(self, pick: int) -> None:
+        key = self.key(pick)
+        live = self.oracle.jobs[key].shown.state not in ENDED
+        with self.change(key):
+            if live:
+                self.oracle.cancelled_by_hand.add(key)
+            assert self.ledger.cancel(key, reason="not wanted") == live
+
+    @precondition(seldom)
+    @rule(pick=picks)
+    def mark_draining(self, pick: int) -> None:
+        key = self.key(pick)
+        legal = self.oracle.jobs[key].shown.state in (JobState.PENDING, JobState.RUNNING)
+        with self.change(key):
+            assert self.ledger.mark(key, JobState.DRAINING, reason="spot notice") == legal
+
+    @precondition(any_in(*STOPPED))
+    @rule(pick=picks, some=st.none() | st.lists(picks, max_size=3))
+    def retry(self, pick: int, some: list[int] | None) -> None:
+        key = self.key(pick)
+        before = self.oracle.jobs[key].rows
+        stopped = [id for id, row in before.items() if row.state in STOPPED]
+        asked = stopped if some is None else [stopped[n % len(stopped)] for n in some if stopped]
+        with self.change(key):
+            changed = self.ledger.retry(key, None if some is None else asked)
+        seen = self.oracle.jobs[key]
+        assert changed == sum(row != before[id] for id, row in seen.rows.items())
+        for id in asked:
+            row = seen.rows[id]
+            stays = seen.is_doomed(row)
+            assert (row.state in STOPPED) == stays, f"{row} should have been tried again"
+            assert stays or row.attempts == 0
+
+    @precondition(any_in(TaskState.DONE))
+    @rule(some=st.lists(picks, min_size=1, max_size=2))
+    def spoil(self, some: list[int]) -> None:
+        before = self.oracle.rows
+        done = sorted(id for id, row in before.items() if row.state is TaskState.DONE)
+        lost = {done[pick % len(done)] for pick in some}
+        with self.change(*self.jobs_of(lost)):
+            spoiled = self.ledger.spoil(lost, reason="its bytes are gone")
+        after = self.oracle.rows
+        assert {row.id for row in spoiled} == {id for id in after if after[id] != before[id]}
+        assert all(after[row.id].fence > before[row.id].fence for row in spoiled)
+        for id in lost:
+            assert after[id].state is not TaskState.DONE
+
+    @precondition(seldom)
+    @rule(pick=picks)
+    def forget(self, pick: int) -> None:
+        key = self.key(pick)
+        held = any(row.state in HELD for row in self.oracle.jobs[key].rows.values())
+        with self.change(key):
+            assert self.ledger.forget(key) != held
+        assert (key in self.oracle.jobs) == held
+        if not held:
+            self.oracle.cancelled_by_hand.discard(key)

@@ -1,0 +1,166 @@
+"""The rules of the stateful test that workers and their accidents play."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import hypothesis.strategies as st
+from hypothesis.stateful import precondition, rule
+
+from intermission.model import HELD, Beat, Failure, JobState, TaskState
+from intermission.testing.machine.base import (
+    TTL_S,
+    WORKERS,
+    Machine,
+    any_in,
+    picks,
+    seldom,
+    several,
+)
+from intermission.testing.shapes import CAN
+
+
+class Workers(Machine):
+    """Claiming, renewing, ending, dying, and time."""
+
+    @rule(worker=picks, capacity=st.integers(1, 6), able=st.booleans())
+    def claim(self, worker: int, capacity: int, able: bool) -> None:
+        self.take(WORKERS[worker % 3], capacity, [CAN] if able else [])
+
+    @rule(worker=picks, capacity=st.integers(1, 4), count=st.integers(0, 3), other=st.booleans())
+    def work(self, worker: int, capacity: int, count: int, other: bool) -> None:
+        """A worker that behaves: it claims, and finishes what it claimed."""
+        for lease in self.take(WORKERS[worker % 3], capacity, [CAN]):
+            done = self.completion(lease, count, "other" if other else "")
+            if done is not None:  # a plan among them may have removed the others
+                self.complete([done])
+
+    @rule(some=several, count=st.integers(0, 3), other=st.booleans())
+    def prepare(self, some: list[int], count: int, other: bool) -> None:
+        """Workers compute completions, which may arrive much later or never."""
+        for lease in self.pick_some(some):
+            done = self.completion(lease, count, "other" if other else "")
+            if done is not None:
+                self.prepared.append(done)
+
+    @precondition(lambda self: self.prepared)
+    @rule(some=several)
+    def deliver(self, some: list[int]) -> None:
+        """Completions arrive: in time, late, again, in one batch."""
+        self.complete([self.one_of(self.prepared[-8:], pick) for pick in some])
+
+    @rule(some=several, count=st.integers(0, 3))
+    def finish(self, some: list[int], count: int) -> None:
+        """Workers finish and say so at once."""
+        done = [self.completion(lease, count) for lease in self.pick_some(some)]
+        self.complete([one for one in done if one is not None])
+
+    @rule(pick=picks, permanent=st.booleans(), delay_s=st.sampled_from([0.0, 5.0, 300.0]))
+    def fail(self, pick: int, permanent: bool, delay_s: float) -> None:
+        lease = self.pick(pick)
+        if lease is None:
+            return
+        held = self.is_held(lease)
+        failure = Failure(lease.task_id, lease.fence, "Broken", "it broke", permanent, delay_s)
+        with self.change(*(self.jobs_of([lease.task_id]) if held else ())):
+            (state,) = self.ledger.fail([failure])
+            if held:
+                last = permanent or self.oracle.is_last(lease.task_id)
+                assert state is (TaskState.FAILED if last else TaskState.RETRYING)
+                self.oracle.ready_s[lease.task_id] = self.clock.monotonic_s() + delay_s
+            else:
+                assert state in (None, TaskState.FAILED, TaskState.RETRYING)
+
+    @rule(worker=picks, some=several)
+    def renew(self, worker: int, some: list[int]) -> None:
+        # One beat a task: an answer by task cannot tell two fences of one task apart.
+        leases = list({lease.task_id: lease for lease in self.pick_some(some)}.values())
+        kept = [lease for lease in leases if self.is_held(lease)]
+        gone = {lease.task_id for lease in leases if lease not in kept}
+        told = {id for id in gone if self._is_cancelled(id)}
+        with self.change(*self.jobs_of(lease.task_id for lease in kept)):
+            beats = [Beat(lease.task_id, lease.fence, 0.5) for lease in leases]
+            answer = self.ledger.renew(WORKERS[worker % 3], beats, lease_ttl_s=TTL_S)
+            assert (answer.lost, answer.cancelled) == (gone - told, told)
+            for lease in kept:
+                if lease.task_id not in self.oracle.deferred:
+                    self.oracle.expires_s[lease.task_id] = self.clock.monotonic_s() + TTL_S
+        for lease in kept:
+            assert self.oracle.rows[lease.task_id].state is TaskState.RUNNING
+
+    def _is_cancelled(self, task_id: int) -> bool:
+        seen = self.oracle.job_of(task_id)
+        return seen is not None and (
+            seen.rows[task_id].state is TaskState.CANCELLED
+            or seen.shown.state is JobState.CANCELLED
+        )
+
+    @rule(some=several)
+    def release(self, some: list[int]) -> None:
+        leases = self.pick_some(some)
+        before = self.oracle.rows
+        held = {
+            lease.task_id
+            for lease in leases
+            if self.is_held(lease) and before[lease.task_id].state in HELD
+        }
+        with self.change(*self.jobs_of(held)):
+            given_back = [(lease.task_id, lease.fence) for lease in leases]
+            assert self.ledger.release(given_back, reason="drain") == len(held)
+            self.oracle.deferred -= held
+        for id in held:
+            row = self.oracle.rows[id]
+            assert row.state is TaskState.ABANDONED
+            assert row.attempts == max(0, before[id].attempts - 1)
+
+    @rule(pick=picks, timeout_s=st.sampled_from([10.0, 600.0]))
+    def defer(self, pick: int, timeout_s: float) -> None:
+        lease = self.pick(pick)
+        if lease is None:
+            return
+        held = self.is_held(lease) and self.oracle.rows[lease.task_id].state in HELD
+        token = f"token{self.turn}"
+        with self.change(*(self.jobs_of([lease.task_id]) if held else ())):
+            place = lease.task_id, lease.fence
+            assert self.ledger.defer(*place, token=token, timeout_s=timeout_s) == held
+            found = self.ledger.deferred(token)
+            assert (None if found is None else (found.task_id, found.fence)) == (
+                place if held else None
+            )
+            if held:
+                self.oracle.expires_s[lease.task_id] = self.clock.monotonic_s() + timeout_s
+                self.oracle.deferred.add(lease.task_id)
+
+    @precondition(any_in(*HELD))
+    @rule(dead=st.sets(st.sampled_from(WORKERS), max_size=1))
+    def rescue(self, dead: set[str]) -> None:
+        self.rescue_dead(dead)
+
+    def rescue_dead(self, dead: Collection[str]) -> None:
+        before = self.oracle.rows
+        held = {id: row for id, row in before.items() if row.state in HELD}
+        workers = {row.worker for row in held.values() if row.worker is not None}
+        assert set(self.ledger.workers()) == workers
+        gone = self.oracle.expired() | {id for id, row in held.items() if row.worker in dead}
+        last = {id for id in gone if self.oracle.is_last(id)}
+        with self.change(*self.oracle.jobs):
+            changed = self.ledger.rescue(dead)
+            self.oracle.deferred -= gone
+        after = self.oracle.rows
+        assert (changed > 0) == (after != before)
+        for id, row in held.items():
+            if id in gone:
+                assert after[id].state is (TaskState.FAILED if id in last else TaskState.ABANDONED)
+            else:
+                assert after[id] == row, "a live lease was touched"
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, 60.0, 301.0, 601.0]))
+    def time_passes(self, seconds: float) -> None:
+        with self.change():
+            self.clock.advance(seconds)
+
+    @precondition(seldom)
+    @rule(hours=st.sampled_from([-1, 1]))
+    def wall_clock_jumps(self, hours: int) -> None:
+        with self.change():
+            self.clock.jump_wall(3600.0 * hours)
