@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from judging import require
+
 from intermission.app import App, RunReport, SourceRun, run
 from intermission.settings import Settings
-from judging import require
 
 SLOTS = 2
 SETTINGS = f"run with {SLOTS} slots; WAL, synchronous=FULL"

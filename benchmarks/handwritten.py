@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from judging import require
 
 from intermission.engine.assignment import BATCH_MAX
-from judging import require
 
 SETTINGS = f"one process, apsw, WAL, synchronous=FULL, batches of {BATCH_MAX}"
 
@@ -109,9 +109,7 @@ def _claim(db: apsw.Connection) -> list[Row]:
 def _complete(db: apsw.Connection, rows: Sequence[Row], results: list[str]) -> None:
     now_ms = time.time_ns() // 1_000_000
     db.execute("BEGIN IMMEDIATE")
-    ends = [
-        (result, now_ms, row[0], row[1]) for row, result in zip(rows, results, strict=True)
-    ]
+    ends = [(result, now_ms, row[0], row[1]) for row, result in zip(rows, results, strict=True)]
     db.executemany(_COMPLETE, ends)
     events = [(now_ms, row[0], "leased", "done", row[1], _WORKER) for row in rows]
     db.executemany(_EVENT, events)
@@ -140,7 +138,7 @@ def _commit(row: Row) -> str:
     os.fsync(fd)
     os.close(fd)
     os.link(temp, final)
-    os.unlink(temp)
+    Path(temp).unlink()
     fd = os.open(f"{_folder}/receipts", os.O_RDONLY | os.O_DIRECTORY)
     os.fsync(fd)
     os.close(fd)

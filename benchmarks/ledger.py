@@ -20,7 +20,6 @@ from statistics import median
 from typing import Any
 
 import apsw
-
 from answers import finished_run, help_page
 from contest import CONTESTS, measure
 from scale import half_done, sizes
@@ -64,16 +63,14 @@ def run(plan: dict[str, Any], place: Path) -> dict[str, Any]:
         "rounds": rounds,
         "light": contest("light", plan["light"], rounds, place),
         "receipted": contest("receipted", plan["receipted"], rounds, place),
-        "sizes": sizes(plan["sizes"], place),
+        "sizes": sizes(plan["sizes"], rounds, place),
         "half_done": {"tasks": plan["half_done"]} | half_done(plan["half_done"], place),
         "finished_run_s": spread(finished_run(plan["finished"], rounds, place)),
         "help_s": spread(help_page(rounds)),
     }
 
 
-def contest(
-    name: str, counts: dict[str | None, int], rounds: int, place: Path
-) -> dict[str, Any]:
+def contest(name: str, counts: dict[str | None, int], rounds: int, place: Path) -> dict[str, Any]:
     """Rates of all contestants, and how many times each one's rate ours is."""
     rates: dict[str, list[float]] = {}
     settings: dict[str, str] = {}
@@ -136,9 +133,11 @@ def table(found: dict[str, Any]) -> str:
                 f"| {row['settings']} |"
             )
         lines.append("")
-    lines += ["| tasks in the job | µs per task | peak memory |", "|---|---|---|"]
+    lines += ["| tasks in the job | µs per task | of it the supervisor's CPU | peak memory |"]
+    lines += ["|---|---|---|---|"]
     lines += [
-        f"| {int(count):,} | {row['us_per_task']:.1f} | {row['peak_mb']:.0f} MB |"
+        f"| {int(count):,} | {row['us_per_task']:.1f} | {row['cpu_us_per_task']:.1f} "
+        f"| {row['peak_mb']:.0f} MB |"
         for count, row in found["sizes"].items()
     ]
     half = found["half_done"]

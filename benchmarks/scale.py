@@ -16,28 +16,41 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from engine import Silent, run_pipeline
+from judging import require
+
 from intermission.app import App, SourceRun
 from intermission.settings import Settings
 from intermission.telemetry import listen
-from judging import require
 
 CLAIM = 512
+ONCE_FROM = 1_000_000
+"""Jobs of this many tasks are measured in the first round alone."""
 
 
-def sizes(counts: Sequence[int], place: Path) -> dict[str, dict[str, float]]:
-    """Microseconds per task and peak memory of whole runs, less what an empty run takes."""
-    empty_s = _stage("whole", 1, place)["wall_s"]
-    found: dict[str, dict[str, float]] = {}
-    for count in counts:
-        whole = _stage("whole", count, place)
-        found[str(count)] = {
-            "us_per_task": (whole["wall_s"] - empty_s) / count * 1e6,
-            "peak_mb": whole["peak_mb"],
+def sizes(counts: Sequence[int], rounds: int, place: Path) -> dict[str, dict[str, float]]:
+    """What a task costs in a whole run, less what a run of one task takes; and peak memory."""
+    runs: dict[int, list[dict[str, float]]] = {}
+    for number in range(rounds):
+        for count in (1, *counts):
+            if count < ONCE_FROM or number == 0:
+                runs.setdefault(count, []).append(_stage("whole", count, place))
+
+    def per_task_us(figure: str, count: int) -> float:
+        whole, start = (median(one[figure] for one in runs[n]) for n in (count, 1))
+        return (whole - start) / count * 1e6
+
+    return {
+        str(count): {
+            "us_per_task": per_task_us("wall_s", count),
+            "cpu_us_per_task": per_task_us("cpu_s", count),
+            "peak_mb": max(one["peak_mb"] for one in runs[count]),
         }
-    return found
+        for count in counts
+    }
 
 
 def half_done(count: int, place: Path) -> dict[str, float]:
@@ -71,10 +84,14 @@ def _start(stage: str, count: int, folder: Path) -> dict[str, float]:
 
 
 def _whole(count: int, folder: Path, began_s: float) -> dict[str, float]:
-    started_s = time.monotonic()
+    started_s, cpu_s = time.monotonic(), time.process_time()
     (source,) = run_pipeline("light", count, folder, Silent()).sources
     require(source.done, f"the job ended with {source.error}")
-    return {"wall_s": time.monotonic() - started_s, "peak_mb": _peak_mb()}
+    return {
+        "wall_s": time.monotonic() - started_s,
+        "cpu_s": time.process_time() - cpu_s,
+        "peak_mb": _peak_mb(),
+    }
 
 
 def _begin(count: int, folder: Path, began_s: float) -> dict[str, float]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from dbos import DBOS
-
 from judging import require
 
 SETTINGS = "workflows on a queue, 2 at a time; WAL set by us, synchronous=FULL"

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 from huey import SqliteHuey
-
 from judging import require
 
 SETTINGS = "SqliteHuey, consumer with 2 processes, results kept; fsync=True (FULL), its WAL"

@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from persistqueue import SQLiteAckQueue
-
 from judging import require
+from persistqueue import SQLiteAckQueue
 
 SETTINGS = "SQLiteAckQueue, put, get and ack in one process; its WAL, its synchronous=FULL"
 

@@ -40,6 +40,7 @@ class Cli:
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict[str, str])
+    started: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
 
     def __post_init__(self) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("INTERMISSION_")}
@@ -67,7 +68,7 @@ class Cli:
         self, *args: object, env: Mapping[str, str] | None = None, **how: Any
     ) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "intermission", *map(str, args)]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             cwd=self.folder,
             env={**self.env, **(env or {})},
@@ -75,17 +76,24 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             **how,
         )
+        self.started.append(process)
+        return process
 
     def end(self, process: subprocess.Popen[str]) -> Ended:
-        try:
-            out, err = process.communicate(timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise
+        out, err = process.communicate(timeout=TIMEOUT_S)
         return Ended(process.returncode, out, err)
+
+    def kill_all(self) -> None:
+        """Leave nothing running, however the test ended."""
+        for process in self.started:
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
     def run(self, pipeline: str, *args: object, **how: Any) -> Ended:
         return self("run", f"{PIPELINES}:{pipeline}", *args, **how)

@@ -76,6 +76,20 @@ def test_a_folder_that_cannot_be_written_to(cli: Cli) -> None:
     assert "`ls -ld`" in ended.err
 
 
+def test_what_is_no_file(cli: Cli) -> None:
+    os.mkfifo(cli.folder / "pipe")
+    in_sentence(cli.run("letters", "pipe", code=1).err, "pipe is neither a file nor a folder")
+
+
+def test_a_name_that_is_no_text(cli: Cli) -> None:
+    cli.source("in/a.txt", "ab")
+    Path(os.fsdecode(os.fsencode(cli.folder) + b"/in/\xff.txt")).write_text("ab")
+    ended = cli.run("letters", "in", "--json", code=3)
+    good, bad = ended.json["sources"]
+    assert good["state"] == "done"
+    assert "is not UTF-8" in bad["error"]["message"]
+
+
 def test_a_garbage_ledger_is_rebuilt_from_receipts(cli: Cli) -> None:
     source = cli.source()
     cli.run("letters", source)

@@ -58,6 +58,22 @@ def test_a_second_interrupt_stops_at_once(cli: Cli) -> None:
     assert time.monotonic() - began_s < TIMEOUT_S / 2
 
 
+def test_an_interrupt_before_any_work_is_one_too(cli: Cli) -> None:
+    source = cli.source()
+    module = cli.source(
+        "slow_to_import.py",
+        "import os, time\n"
+        "open(os.environ['CALLS'], 'w').write('importing\\n')\n"
+        "while True: time.sleep(0.01)\n",
+    )
+    process = cli.start("run", f"{module}:p", source)
+    cli.wait_for_call("importing")
+    process.send_signal(signal.SIGINT)
+    ended = cli.end(process)
+    assert ended.code == 75
+    assert ended.err == f"intermission: interrupted. {AGAIN}\n"
+
+
 def test_interrupted_is_also_said_in_json(cli: Cli) -> None:
     source = cli.source()
     process = cli.begin("gated", source, "--drain-s", "0", "--json")

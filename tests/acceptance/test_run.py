@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
-from command_line import Cli, Ended
+from command_line import PIPELINES, TIMEOUT_S, Cli, Ended
 
 EVERYTHING = {"pieces": 1, "shout 0": 1, "shout 2": 1, "shout 4": 1, "whole": 1}
 
@@ -108,9 +111,14 @@ def test_verify_finds_a_flipped_byte_that_left_no_trace(cli: Cli) -> None:
     cli.run("letters", source)
     cli.calls()
     (artifact,) = cli.workspace(source).glob("artifacts/whole/*/*/whole.txt")
-    before = artifact.stat()
     artifact.write_text("AB!CD!EX!")
-    os.utime(artifact, ns=(before.st_atime_ns, before.st_mtime_ns))
+    # As if a disk had rotted: everything was looked at after that, says the memory of looks.
+    key = cli("status", source, "--json").json["job"]
+    look = cli.workspace(source) / "looks" / f"{key}.json"
+    look.parent.mkdir(exist_ok=True)
+    look.write_text(json.dumps({"at_ms": 10**15}))
+    cli.run("letters", source)
+    assert not cli.calls()
     cli.run("letters", source, "--verify")
     assert cli.calls() == {"whole": 1}
     assert (cli.folder / "shouted/a/whole.txt").read_text() == "AB!CD!EF!"
@@ -170,6 +178,19 @@ def test_jsonl_tells_every_change_in_order(cli: Cli) -> None:
     assert sorted(done) == ["pieces", "shout[0]", "shout[1]", "shout[2]", "whole"]
     assert changes[-1]["event"] == "job"
     assert changes[-1]["now"] == "done"
+
+
+def test_jsonl_tells_the_end_even_to_those_who_looked_seldom(cli: Cli) -> None:
+    source = cli.source()
+    code = "import intermission.cli.lines as lines, intermission.cli as cli\n"
+    code += "lines.EVERY_S = 1e9\ncli.main()\n"
+    command = [sys.executable, "-c", code, "run", f"{PIPELINES}:letters", str(source), "--jsonl"]
+    ended = subprocess.run(
+        command, env=cli.env, capture_output=True, text=True, check=True, timeout=TIMEOUT_S
+    )
+    events = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [event["event"] for event in events[-3:]] == ["job", "closed", "summary"]
+    assert sum(event["event"] == "task" and event["now"] == "done" for event in events) == 5
 
 
 def test_a_second_jsonl_run_does_not_tell_the_first_ones_story(cli: Cli) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
 from intermission import telemetry
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.store.local import LocalStore
 from intermission.errors import LedgerError
+from intermission.ports.store import Stat
 
 
 def halve_writes() -> None:
@@ -38,6 +41,21 @@ def refuse_renewals() -> None:
     SqliteLedger.renew = renew
 
 
+def announce_receipts(to: str) -> None:
+    """A line in a file for every attempt to write a receipt, once it is known how it went."""
+    create = LocalStore.create
+
+    def create_and_tell(self: LocalStore, key: str, data: bytes | Path) -> Stat:
+        try:
+            return create(self, key, data)
+        finally:
+            if key.startswith("receipts/"):
+                with Path(to).open("a") as file:
+                    file.write(f"{key}\n")
+
+    LocalStore.create = create_and_tell
+
+
 def die_once_after_receipt(memory: str) -> None:
     """The first slot to give a receipt its name is killed before it can sync anything more."""
     link = os.link
@@ -62,4 +80,8 @@ def die_at(point: str, nth: int) -> None:
             if passed == nth:
                 os.kill(supervisor, signal.SIGKILL)
 
-    telemetry.listen(die).__enter__()
+    _listening.enter_context(telemetry.listen(die))
+
+
+_listening = ExitStack()
+"""Never closed: a run listens until it ends."""

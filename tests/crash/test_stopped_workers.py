@@ -6,9 +6,9 @@ refused, and it adopts what stands. One receipt, one `done` per task, and no tas
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -18,7 +18,7 @@ from launcher import Launcher, descendants, kill, state, until
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.model import Event
 
-SHORT = {"lease_ttl_s": 1.0, "renew_every_s": 0.2}
+SHORT = {"lease_ttl_s": 2.0, "renew_every_s": 0.3}
 COUNT = 4
 
 
@@ -80,36 +80,39 @@ def events(bench: Bench) -> list[Event]:
         ledger.close()
 
 
-def running_cut(bench: Bench) -> Run:
+def running_cut(bench: Bench, **more: Any) -> Run:
     """A run that is in the middle of piece 0, and through with everything else it can do."""
     bench.hold(0)
-    run = bench.start()
+    run = bench.start(**more)
     until(lambda: len(bench.receipts()) == 2 * COUNT - 1, "everything but piece 0")
     return run
 
 
-def attempts(bench: Bench, step: str) -> set[str]:
-    """The attempts that the receipts of a step name."""
-    paths = (bench.workspace / "receipts" / step).glob("*.json")
-    return {json.loads(path.read_bytes())["attempt"] for path in paths}
+def receipts(bench: Bench) -> dict[str, bytes]:
+    folder = bench.workspace / "receipts"
+    return {path.stem: path.read_bytes() for path in folder.glob("*/*.json")}
 
 
-def test_a_whole_worker_overtaken_and_continued(job: Bench) -> None:
-    late = running_cut(job)
-    everyone = descendants(late.pid)
+def test_a_whole_worker_overtaken_and_continued(job: Bench, tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    late = running_cut(job, patch=["announce_receipts", str(tried)])
+    everyone, slots = descendants(late.pid), late.slots()
     stop(job, everyone)
-    # The other one must have piece 0 for itself before it is let go on.
     before = len(job.executions())
     other = job.start()
-    job.wait_for_executions(before + 1)
+    job.wait_for_executions(before + 1)  # it has piece 0 for itself
     job.let_go(0)
     assert other.wait() == 0, other.said()
     job.assert_right()
-    standing = attempts(job, "cut")
+    standing, told = receipts(job), tried.read_text().splitlines()
+    # The slots first, so that nobody stops the late one before it has tried everything.
+    go_on(slots)
+    until(lambda: tried.read_text().splitlines() != told, "the late receipt to be written")
+    assert receipts(job) == standing, "the late receipt was refused"
     go_on(everyone)
     assert late.wait() == 0, late.said()
     assert_one_of_everything(job)
-    assert attempts(job, "cut") == standing
+    assert receipts(job) == standing
     assert late.last("closed")["failures"] == 0
     assert other.last("closed")["failures"] == 0
 
@@ -152,7 +155,7 @@ def test_a_stopped_slot_alone(job: Bench) -> None:
     stop(job, slots)
     # Another worker watches for longer than the lease and finds nothing to take.
     other = job.start()
-    assert not other.ended_within(2 * SHORT["lease_ttl_s"])
+    assert not other.ended_within(1.5 * SHORT["lease_ttl_s"])
     assert len(job.executions()) == before
     job.let_go(0)
     go_on(slots)
@@ -175,6 +178,7 @@ def test_a_killed_worker_is_overtaken_at_once(job: Bench) -> None:
 
 def test_a_worker_that_cannot_renew_kills_its_work_in_time(job: Bench) -> None:
     """Before its lease ends, so that nobody else works on the task; and no attempt is counted."""
+    job.settings |= {"lease_ttl_s": 4.0}  # enough for every task but the one that is held
     job.hold(0)
     run = job.start(patch=["refuse_renewals"])
     job.wait_for_executions(2)
@@ -185,7 +189,7 @@ def test_a_worker_that_cannot_renew_kills_its_work_in_time(job: Bench) -> None:
         for state in ("leased", "abandoned")
     )
     assert given_up.message == "its lease was lost"
-    assert given_up.at_ms - claimed.at_ms < SHORT["lease_ttl_s"] * 1000
+    assert given_up.at_ms - claimed.at_ms < 4000
     assert not [one for one in history if one.now in ("failed", "retrying")]
     run.kill()
     job.launcher.assert_nobody_left()

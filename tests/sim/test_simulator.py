@@ -9,10 +9,11 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -159,24 +160,27 @@ def found_within(made: type[MemoryLedger], faults: Sequence[str], scratch: Path)
     return "nothing"
 
 
-CODE = {
-    "overwriting": (run_task, "commit", overwriting, "changed the standing receipt"),
-    "stubborn": (run_task, "commit", stubborn, "the ledger has"),
-    "forgetful": (run_task, "adopt", forgetful, "although it has a receipt"),
-    "hasty": (record, "withdraw", hasty, "was put into quarantine"),
-}
-
-
-@pytest.mark.parametrize("name", CODE)
+@pytest.mark.parametrize(
+    ("module", "bug", "faults", "complaint"),
+    [
+        ((run_task, "commit"), overwriting, FAULTS, "changed the standing receipt"),
+        ((run_task, "commit"), stubborn, FAULTS, "the ledger has"),
+        ((run_task, "adopt"), forgetful, FAULTS, "although it has a receipt"),
+        ((record, "withdraw"), hasty, ("corrupt", "crash", "lose", "stall"), "into quarantine"),
+    ],
+)
 def test_a_canary_in_the_engine_is_found(
-    name: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    module: tuple[ModuleType, str],
+    bug: Callable[..., object],
+    faults: Sequence[str],
+    complaint: str,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module, function, bug, complaint = CODE[name]
-    monkeypatch.setattr(module, function, bug)
-    faults = [*FAULTS] if name != "hasty" else ["corrupt", "stall", "lose", "crash"]
+    monkeypatch.setattr(*module, bug)
     story = found_within(MemoryLedger, faults, scratch)
-    assert complaint in story
     assert story.startswith("seed ")
+    assert complaint in story
 
 
 @pytest.mark.parametrize(
@@ -184,7 +188,7 @@ def test_a_canary_in_the_engine_is_found(
     [
         (FencelessLedger, FAULTS, "were answered"),
         (GenerousLedger, FAULTS, "was handed out twice"),
-        (NameBlindLedger, ("lose", "restore"), "were answered"),
+        (NameBlindLedger, ("echo", "lose", "restore"), "were answered"),
     ],
 )
 def test_a_canary_in_the_ledger_is_found(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from dataclasses import dataclass
@@ -11,13 +12,19 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError, computed_field
 
 from intermission import Chunk, Context, File, Permanent, step
+from intermission.engine.plan import chunks
 from intermission.errors import UsageError
 from intermission.pipeline import Deferred, Step
+from intermission.pipeline.chunk import parted
 
 
 class Span(Chunk):
     start_ms: int
     end_ms: int | None = None
+
+
+class Title(Chunk):
+    text: str
 
 
 class Clip(BaseModel):
@@ -40,6 +47,11 @@ class Level(Chunk):
 @dataclass
 class Point:
     x: int
+
+
+@step(version=1)
+def titled() -> list[Title]:
+    return []
 
 
 @step(version=1)
@@ -98,8 +110,16 @@ def test_a_shuffled_plan_of_fields_that_do_not_compare_is_the_same_plan(tmp_path
 def test_a_plan_may_be_empty_or_any_iterable(tmp_path: Path) -> None:
     assert spans.encode([], tmp_path) == "[]"
     assert spans.encode((Span(start_ms=n) for n in (2, 1)), tmp_path) == (
-        '[{"end_ms":null,"start_ms":1},{"end_ms":null,"start_ms":2}]'
+        '[{"end_ms":null,"start_ms":1},\n{"end_ms":null,"start_ms":2}]'
     )
+
+
+@pytest.mark.parametrize("titles", [[], ["a"], ["a", "b"], [",\n", "]", "\n,", "{},\n{}"]])
+def test_a_stored_plan_comes_apart_into_its_chunks(titles: list[str], tmp_path: Path) -> None:
+    stored = titled.encode([Title(text=title) for title in titles], tmp_path)
+    assert parted(stored) == [Title(text=title).canonical() for title in sorted(titles)]
+    assert chunks(stored) == parted(stored)
+    assert chunks(json.dumps(json.loads(stored))) == parted(stored)
 
 
 def test_a_chunk_twice_is_refused(tmp_path: Path) -> None:

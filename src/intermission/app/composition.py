@@ -26,6 +26,7 @@ from intermission.errors import (
     AlreadyExists,
     CorruptArtifact,
     LedgerError,
+    SourceError,
     UsageError,
     fault_from_os,
 )
@@ -104,6 +105,11 @@ class App:
         A job that had ended in failure starts again: the same command always continues. With
         `expected`, only if it is the job with that key.
         """
+        if not _is_text(path.name):
+            raise SourceError(
+                f"the name {path.name!r} is not UTF-8, so it cannot name outputs.",
+                remedy="Rename the file.",
+            )
         workspace = self.workspace(path, pipeline.output)
         store = workspace.open_store()
         store.self_test()
@@ -182,6 +188,11 @@ class App:
                 remedy="A task may still be committing its files: give it longer.",
             )
         return collect(workspace.open_store(), self.clock, grace_s=grace_s, dry_run=dry_run)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8; bytes that are not come as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _open_ledger(path: Path) -> Ledger:

@@ -6,9 +6,6 @@ a command's module imports what it needs inside the command, so that `--help` lo
 
 from __future__ import annotations
 
-import io
-import sys
-
 import typer
 
 from intermission.cli import (
@@ -29,6 +26,7 @@ from intermission.cli import (
     why,
 )
 from intermission.cli.command import Command
+from intermission.cli.streams import make_patient
 
 app = typer.Typer(
     name="intermission",
@@ -79,7 +77,5 @@ def _root(
 
 def main() -> None:
     """The entry point of the installed command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape")  # a path leaves as the bytes it is
+    make_patient()
     app(prog_name="intermission")

@@ -6,7 +6,6 @@ saved. A traceback is shown under `-v` alone.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import traceback
@@ -28,9 +27,6 @@ class Command(TyperCommand):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         try:
             code = super().invoke(ctx) or 0
-            sys.stdout.flush()
-        except BrokenPipeError:
-            code = _reader_left()
         except KeyboardInterrupt:
             code = 128 + signal.SIGINT
             if ctx.command.name in WORKING:
@@ -55,21 +51,9 @@ class Command(TyperCommand):
         if ctx.params.get("verbose"):
             traceback.print_exc()
         complain(str(error))
-        try:
-            if ctx.params.get("as_json") or ctx.params.get("as_jsonl"):
-                emit(error_document(error))
-                sys.stdout.flush()
-        except BrokenPipeError:
-            _reader_left()
+        if ctx.params.get("as_json") or ctx.params.get("as_jsonl"):
+            emit(error_document(error))
         return error.exit_code
-
-
-def _reader_left() -> int:
-    """Whoever read our output has enough. That is no failure, and Python must not mention it."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
-    return 0
 
 
 def complain(sentence: str) -> None:

@@ -45,6 +45,7 @@ class PlainReporter:
         self._print(drain_text(reason))
 
     def closed(self, run: SourceRun) -> None:
+        self._meter.closed(run)
         self._print(f"{near(run.path)}: {end_text(run)}")
 
     def finish(self) -> None:
@@ -70,9 +71,7 @@ def end_text(run: SourceRun) -> str:
 
 
 def _step_text(step: StepMeter) -> str:
-    text = f"{step.name} {step.done}/{step.total}"
-    if step.failed:
-        text += f" {step.failed} failed"
+    text = " ".join([f"{step.name} {step.done}/{step.total}", *step.losses])
     if step.rate_per_s is None:
         return text
     left = f", {duration(step.left_s)} left" if step.left_s is not None else ""

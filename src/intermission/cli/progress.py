@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.1
 BAR_WIDTH = 32
-SHADES = {"reused": ("▒", "+"), "new": ("█", "#"), "failed": ("x", "x"), "rest": ("░", ".")}
-STYLES = {"reused": "cyan dim", "new": "green", "failed": "red", "rest": "dim"}
+SHADES = {"reused": ("▒", "+"), "new": ("█", "#"), "lost": ("x", "x"), "rest": ("░", ".")}
+STYLES = {"reused": "cyan dim", "new": "green", "lost": "red", "rest": "dim"}
 
 
 class RichReporter:
@@ -44,13 +44,14 @@ class RichReporter:
         self._draw()
 
     def tick(self) -> None:
-        if self._meter.runs and time.monotonic() - self._last_s >= EVERY_S:
+        if self._live.is_started and time.monotonic() - self._last_s >= EVERY_S:
             self._draw()
 
     def draining(self, reason: str) -> None:
         self._note = drain_text(reason)
 
     def closed(self, run: SourceRun) -> None:
+        self._meter.closed(run)
         if not run.done:
             line = Text(f"{near(run.path)}: {end_text(run)}")
             self._console.print(line, style="red" if run.error or run.failures else "yellow")
@@ -58,7 +59,7 @@ class RichReporter:
 
     def finish(self) -> None:
         """Draw the end as it is, and give the terminal back."""
-        if self._meter.runs:
+        if self._live.is_started:
             self._draw()
             self._live.stop()
 
@@ -82,7 +83,7 @@ class RichReporter:
         return Group(*lines)
 
     def _title(self) -> Text:
-        opened = [run for run in self._meter.runs if run.ledger is not None]
+        opened = self._meter.open
         names = ", ".join(near(run.path) for run in opened[:3])
         more = f" and {len(opened) - 3} more" if len(opened) > 3 else ""
         done = f"{self._meter.done} done  " if self._meter.done else ""
@@ -94,7 +95,7 @@ class RichReporter:
         ends = {
             "reused": min(step.reused, step.done),
             "new": step.done + step.partly,
-            "failed": step.done + step.partly + step.failed,
+            "lost": step.done + step.partly + step.lost,
             "rest": total,
         }
         plain = not self._console.encoding.startswith("utf")
@@ -107,8 +108,7 @@ class RichReporter:
 
     def _step_note(self, step: StepMeter) -> str:
         notes = [f"{step.reused} reused"] if step.reused else []
-        if step.failed:
-            notes.append(f"{step.failed} failed")
+        notes += step.losses
         if step.rate_per_s is not None and not step.ended:
             notes.append(rate(step.rate_per_s))
         if step.left_s is not None:

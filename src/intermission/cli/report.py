@@ -19,11 +19,11 @@ SOME_FAILED = 3
 
 def exit_code(report: RunReport) -> int:
     """0 done, 3 some sources failed, 75 interrupted; else what stopped the worst of them."""
+    undone = [run for run in report.sources if not run.done]
+    if not undone:  # even if it was asked to stop meanwhile
+        return 0
     if report.interrupted is not None:
         return INTERRUPTED
-    undone = [run for run in report.sources if not run.done]
-    if not undone:
-        return 0
     if len(undone) < len(report.sources):
         return SOME_FAILED
     return max(1 if run.error is None else run.error.exit_code for run in undone)
@@ -43,7 +43,7 @@ def print_summary(report: RunReport, took_s: float) -> None:
         _print_failures(run)
     if any(run.row for run in report.sources):
         say(_tasks_line(report, took_s))
-    if report.interrupted is not None:
+    if exit_code(report) == INTERRUPTED:
         say(f"interrupted ({report.interrupted}). {AGAIN}")
 
 

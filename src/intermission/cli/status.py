@@ -20,14 +20,13 @@ def status(
     from intermission.app import find_job
     from intermission.cli.jsonout import emit, job_fields, task_fields
     from intermission.cli.wording import near
-    from intermission.model import TaskState
+    from intermission.model import HELD
 
     with find_job(open_app(verbose), job, place) as found:
         row = found.row
         running: list[TaskRow] = []
-        if row.total(TaskState.LEASED, TaskState.RUNNING):
-            held = (TaskState.LEASED, TaskState.RUNNING)
-            running = list(found.ledger.tasks(row.job.key, states=held))
+        if row.total(*HELD):
+            running = list(found.ledger.tasks(row.job.key, states=HELD))
         if as_json:
             tasks = [task_fields(task) for task in running]
             emit({"event": "status", **job_fields(found), "running": tasks})

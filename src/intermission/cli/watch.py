@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from intermission.cli.options import HERE, AsJsonLines, JobName, Place, Verbose, open_app
+from intermission.cli.streams import reader_left
 
 if TYPE_CHECKING:
     from intermission.app import Found
@@ -71,7 +72,7 @@ def _follow(found: Found, seq: int) -> Iterator[Event]:
             seq = event.seq
             if event.job_key == found.row.job.key:
                 yield event
-        if ended:
+        if ended or reader_left():
             return
         time.sleep(EVERY_S)
 

@@ -21,10 +21,9 @@ def find_sources(
     """
     found: dict[Path, None] = {}
     for place in places:
-        before = len(found)
-        for path in _expand(place, include, workspace_name):
-            found[path.resolve()] = None
-        if len(found) == before and not _repeats(place, found):
+        paths = [path.resolve() for path in _expand(place, include, workspace_name)]
+        found.update(dict.fromkeys(paths))
+        if not paths:
             wanted = f" that matches {', '.join(include)}" if include else ""
             raise SourceError(
                 f"{place} has no file{wanted}.",
@@ -33,16 +32,16 @@ def find_sources(
     return list(found)
 
 
-def _repeats(place: str, found: dict[Path, None]) -> bool:
-    return Path(place).resolve() in found
-
-
 def _expand(place: str, include: Sequence[str], workspace_name: str) -> Iterator[Path]:
     path = Path(place)
     if path.is_dir():
         yield from _walk(path, include, workspace_name)
-    elif path.exists():
+    elif path.is_file():
         yield path
+    elif path.exists():
+        raise SourceError(
+            f"{place} is neither a file nor a folder.", remedy="Copy what it gives into a file."
+        )
     elif glob.has_magic(place):
         matches = sorted(glob.glob(place, recursive=True))  # noqa: PTH207  (takes any root)
         yield from (Path(match) for match in matches if Path(match).is_file())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import cast
 
 from intermission.errors import NotFound
 from intermission.model import Receipt
@@ -66,6 +67,7 @@ def _named(store: Store) -> set[str]:
 
 def _seen_before(store: Store) -> dict[str, int]:
     try:
-        return json.loads(store.read(_MEMORY_KEY))
+        seen = json.loads(store.read(_MEMORY_KEY))
     except (NotFound, ValueError):
-        return {}
+        seen = None
+    return cast("dict[str, int]", seen) if isinstance(seen, dict) else {}

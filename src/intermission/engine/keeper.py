@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from intermission.engine.workspace import Workspace
@@ -118,6 +119,7 @@ class Keeper:
 
     def tick(self) -> None:
         """Renew what is due and give up what could not be renewed; the thread's one round."""
+        self._open_new()
         with self._lock:
             work = {name: self._due(held) for name, held in self._held.items()}
         for name, held in work.items():
@@ -161,6 +163,14 @@ class Keeper:
         if name not in self._ledgers:
             self._ledgers[name] = workspace.open_ledger()
         return self._ledgers[name]
+
+    def _open_new(self) -> None:
+        """At once, not at the first renewal: by then the file may be deleted or another one."""
+        with self._lock:
+            new = self._workspaces.keys() - self._ledgers.keys()
+        for name in new:
+            with suppress(LedgerError):  # asked again when there is something to renew
+                self._ledger(name)
 
     def _close_unused(self) -> None:
         with self._lock:

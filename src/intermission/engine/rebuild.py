@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from intermission.engine import record
-from intermission.engine.plan import expand
+from intermission.engine.plan import expand, with_gaps
 from intermission.engine.receipt import adopt
-from intermission.errors import AlreadyExists
+from intermission.engine.run_task import gaps
+from intermission.errors import AlreadyExists, StoreError
 from intermission.model import Completion, Job, Lease
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
@@ -29,7 +30,13 @@ def remember_job(store: Store, job: Job) -> None:
 
 def remembered_jobs(store: Store) -> Iterator[Job]:
     for stat in store.list("jobs/"):
-        yield Job.from_json(store.read(stat.key).decode())
+        try:
+            yield Job.from_json(store.read(stat.key).decode())
+        except (ValueError, TypeError, KeyError) as e:
+            raise StoreError(
+                f"expected a job under {stat.key} in {store.uri}, found something else.",
+                remedy="Move it away and rebuild again; the next run of that job writes it anew.",
+            ) from e
 
 
 def rebuild(ledger: Ledger, store: Store, scratch: Path, worker: str) -> dict[str, tuple[int, int]]:
@@ -58,7 +65,8 @@ def adopt_all(ledger: Ledger, store: Store, job: Job, scratch: Path, worker: str
         done: list[tuple[Lease, Completion]] = []
         for lease in leases:
             light = job.step(lease.step).light
-            receipt = None if light else adopt(store, lease.step, lease.key, scratch)
+            key = with_gaps(lease.key, gaps(lease))
+            receipt = None if light else adopt(store, lease.step, key, scratch)
             if receipt is None:
                 unfinished.append((lease.task_id, lease.fence))
             else:

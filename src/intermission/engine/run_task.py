@@ -99,7 +99,10 @@ def _completion(lease: Lease, receipt: Receipt, adopted: bool) -> Completion:
 def finish_deferred(work: Work, lease: Lease, result: str) -> Completion:
     """Finish a task that was deferred with a result from outside; a receipt it has wins."""
     spec = work.job.step(lease.step)
-    work.pipeline.steps[spec.name].decode(result, {})
+    step = work.pipeline.steps[spec.name]
+    value = step.decode(result, {})
+    if step.plans is not None:  # whoever found the chunks, they are checked and put in order
+        result = step.encode(value, None)
     if spec.light:
         return Completion(lease.task_id, lease.fence, result, key=lease.key)
     key = with_gaps(lease.key, gaps(lease))

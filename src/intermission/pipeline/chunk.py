@@ -39,3 +39,13 @@ def ordered(step: str, chunks: Iterable[Chunk]) -> list[str]:
                 remedy="A chunk's fields are its identity: return each piece of work once.",
             )
     return texts
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Canonical texts as one JSON list, a chunk a line."""
+    return "[" + ",\n".join(texts) + "]"
+
+
+def parted(result: str) -> list[str]:
+    """The texts that `joined` put together. No canonical text has a line break in it."""
+    return result[1:-1].split(",\n") if result != "[]" else []

@@ -15,7 +15,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from intermission.errors import Permanent, PipelineError
 from intermission.model import Source, canonical
-from intermission.pipeline.chunk import Chunk, ordered
+from intermission.pipeline.chunk import Chunk, joined, ordered
 from intermission.pipeline.context import Context, is_output_name
 from intermission.pipeline.file import Kept
 from intermission.pipeline.hints import list_item, type_name
@@ -173,7 +173,7 @@ class Step:
         try:
             if self.plans is not None:
                 chunks = self._result.validate_python(result)
-                return "[" + ",".join(ordered(self.name, chunks)) + "]"
+                return joined(ordered(self.name, chunks))
             data = self._result.dump_json(
                 result, context=Kept(folder), warnings="error", by_alias=True, round_trip=True
             )

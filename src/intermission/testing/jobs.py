@@ -96,13 +96,13 @@ def chain_job(*, gap: bool = False, **options: Any) -> Job:
     )
 
 
-def pair_job(**options: Any) -> Job:
+def pair_job(*, gap: bool = False, **options: Any) -> Job:
     """Two plans whose chunks meet in one fan-in: cut, split, hear, see, join."""
     return job(
         plan("cut"),
         plan("split"),
         mapped("hear", "cut"),
-        mapped("see", "split"),
+        mapped("see", "split", gap=gap),
         reduce("join", "hear", "see"),
         **options,
     )

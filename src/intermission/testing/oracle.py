@@ -178,10 +178,16 @@ class Oracle:
     def _check_job(self, seen: Seen, was: Seen | None) -> None:
         self._trail.check(seen.shown, seen.rows.values())
         for row in seen.rows.values():
+            if row.state is TaskState.DONE:
+                assert (row.id, row.fence) in self.accepted, f"{row} was never completed"
+        planned = self._check_plans(seen)
+        for row in seen.rows.values():
             old = None if was is None else was.rows.get(row.id)
             assert old is None or row.fence >= old.fence, f"the fence went back: {old} -> {row}"
             self._check_task(seen, row)
-        self._check_plans(seen)
+            if row.state is TaskState.CANCELLED and (row.step, row.index) in planned:
+                by_hand = seen.job.key in self.cancelled_by_hand
+                assert by_hand or seen.is_doomed(row), f"{row} was cancelled for nothing"
         states = {row.state for row in seen.rows.values()}
         shown = seen.shown
         assert (shown.state in ENDED) == (states <= FINISHED), f"{shown.job.key}: {shown.state}"
@@ -190,7 +196,6 @@ class Oracle:
 
     def _check_task(self, seen: Seen, row: TaskRow) -> None:
         edges = seen.job.step(row.step).edges
-        doomed = seen.is_doomed(row)
         if row.state in NEEDS_INPUTS:
             assert seen.has_inputs(row), f"{row} is ahead of its inputs"
         if row.state in CLAIMABLE | HELD:
@@ -198,17 +203,12 @@ class Oracle:
             assert not lacks, f"{row} runs without an input that failed"
         if row.state is TaskState.BLOCKED:
             assert not seen.may_start(row), f"nobody told {row} that its inputs are there"
-            assert not doomed, f"{row} waits for an input that will never come"
-        if row.state is TaskState.CANCELLED:
-            by_hand = seen.job.key in self.cancelled_by_hand
-            assert doomed or by_hand, f"{row} was cancelled for nothing"
+            assert not seen.is_doomed(row), f"{row} waits for an input that will never come"
         if row.state in HELD:
             assert (row.id, row.fence) in self.given, f"{row} is held by nobody"
-        if row.state is TaskState.DONE:
-            assert (row.id, row.fence) in self.accepted, f"{row} was never completed"
 
-    def _check_plans(self, seen: Seen) -> None:
-        """What the plans that are done call for is there, and no chunk more."""
+    def _check_plans(self, seen: Seen) -> set[tuple[str, int]]:
+        """What the plans that are done call for is there, and no chunk more. The places."""
         found: list[tuple[str, str]] = []
         for spec in seen.job.steps:
             row = seen.places.get((spec.name, 0))
@@ -222,6 +222,7 @@ class Oracle:
         planned = {step for step, _ in named}
         extra = [p for p in seen.places if p[0] in planned and p not in named]
         assert not extra, f"nobody plans {extra} any more"
+        return set(named)
 
     def _check_outcome(self, seen: Seen) -> None:
         stopped = [row for row in seen.rows.values() if row.state in STOPPED]

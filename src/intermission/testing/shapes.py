@@ -54,9 +54,10 @@ SHAPES: tuple[Callable[..., Job], ...] = (
     lambda **options: fan_job(gap=True, attempts=1, **options),
     chain_job,
     lambda **options: chain_job(gap=True, **options),
-    pair_job,
     two_stage_job,
     mixed_job,
+    pair_job,
+    lambda **options: pair_job(gap=True, **options),
 )
 
 

@@ -320,4 +320,6 @@ def _version(found: os.stat_result) -> str:
 
 
 def _stat(key: str, found: os.stat_result) -> Stat:
-    return Stat(key, found.st_size, _version(found), found.st_mtime_ns // 1_000_000)
+    # Whoever alters bytes can put the time of the last write back, but not that of the change.
+    modified_ns = max(found.st_mtime_ns, found.st_ctime_ns)
+    return Stat(key, found.st_size, _version(found), modified_ns // 1_000_000)

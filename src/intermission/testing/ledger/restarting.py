@@ -277,6 +277,20 @@ class Restarting(Suite):
             assert states_of(ledger, made) == {"fetch": C, "pack": B}
             assert run(ledger, made) == ["fetch", "pack"]
 
+    def test_what_is_sent_back_behind_a_plan_that_failed_is_cancelled(self, ledger: Ledger) -> None:
+        made = submit(ledger, fan_job())
+        run(ledger, made)
+        ledger.spoil([row(ledger, made, "cut").id], reason="gone")
+        fail(ledger, take_one(ledger), permanent=True)
+        assert states_of(ledger, made)["join"] is D
+        ledger.spoil([row(ledger, made, "hear[0]").id], reason="gone")
+        assert states_of(ledger, made)["join"] is X
+        assert run(ledger, made) == ["hear[0]"]
+        assert job_row(ledger, made).state is JobState.FAILED
+        assert ledger.retry(made.key) == 2
+        assert run(ledger, made) == ["cut", "join"]
+        assert job_row(ledger, made).state is JobState.DONE
+
     def test_only_done_tasks_are_spoiled(self, ledger: Ledger) -> None:
         made = planned(ledger, fan_job(), 3)
         held, failed, _ = take(ledger)

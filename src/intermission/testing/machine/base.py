@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from intermission.errors import StalePlans
-from intermission.model import FINISHED, Completion, Lease, StepKind, TaskState
+from intermission.model import FINISHED, HELD, Completion, Lease, StepKind, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, done_plans, tasks_of
@@ -58,12 +59,6 @@ class Machine(RuleBasedStateMachine):
         self.oracle.look(*touched)
         self._changing = False
 
-    @invariant()
-    def count(self) -> None:
-        """Hypothesis comes here after every step."""
-        self.turn += 1
-        type(self).steps_run += 1
-
     def teardown(self) -> None:
         try:
             if not self._changing:  # else the ledger is known to be wrong, and may never end
@@ -99,6 +94,10 @@ class Machine(RuleBasedStateMachine):
 
     def pick_some(self, picked: Iterable[int]) -> list[Lease]:
         return [lease for lease in map(self.pick, picked) if lease is not None]
+
+    def seldom(self) -> bool:
+        """For what would undo most of what the other rules build up."""
+        return self.turn % 8 == 0 and bool(self.oracle.jobs)
 
     def one_of(self, some: list[Held], picked: int) -> Held:
         held = [one for one in some if self.is_held(one)]
@@ -169,6 +168,33 @@ class Machine(RuleBasedStateMachine):
     def rescue_dead(self, dead: Collection[str]) -> None:
         raise NotImplementedError
 
+    def forget_job(self, key: str) -> None:
+        held = any(row.state in HELD for row in self.oracle.jobs[key].rows.values())
+        with self.change(key):
+            assert self.ledger.forget(key) != held
+        assert (key in self.oracle.jobs) == held
+        if not held:
+            self.oracle.cancelled_by_hand.discard(key)
+
+    def any_in(self, *states: TaskState) -> bool:
+        return any(row.state in states for row in self.oracle.rows.values())
+
+    def proceed(self, picked: int) -> None:
+        """In place of a step that would do nothing now: move on, so that no run idles."""
+        leases = self.take(WORKERS[picked % 3], 1 + picked % 4, [CAN])
+        for lease in leases:
+            done = self.completion(lease, picked // 4 % 4)
+            if done is not None:  # a plan among them may have removed the others
+                self.complete([done])
+        if not leases and self.any_in(*HELD, TaskState.RETRYING):
+            self.clock.advance(301.0)
+            self.rescue_dead(())
+        elif not leases:
+            key = self.key(picked) if self.oracle.jobs else "job0"
+            if key in self.oracle.jobs:
+                self.forget_job(key)
+            self.submit_job(key, picked, 0)
+
     def drain(self) -> None:
         """Let every worker behave: all jobs must end, and nothing may be lost on the way."""
         for _ in range(DRAIN_ROUNDS_MAX):
@@ -185,11 +211,17 @@ class Machine(RuleBasedStateMachine):
             assert not unfinished, f"{seen.job.key} never ends: {unfinished}"
 
 
-def seldom(machine: Machine) -> bool:
-    """For what would undo most of what the other rules build up."""
-    return machine.turn % 8 == 0 and bool(machine.oracle.jobs)
+def step(**strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
+    """A rule of hypothesis that is counted."""
 
+    def wrap(play: Callable[..., None]) -> Any:
+        @wraps(play)
+        def counted(machine: Machine, **values: Any) -> None:
+            machine.turn += 1
+            type(machine).steps_run += 1
+            play(machine, **values)
 
-def any_in(*states: TaskState) -> Callable[[Machine], bool]:
-    """Only when a task is in one of these states; else the rule would do nothing."""
-    return lambda machine: any(row.state in states for row in machine.oracle.rows.values())
+        counted_rule: Any = rule  # whose overloads do not foresee a mapping
+        return counted_rule(**strategies)(counted)
+
+    return wrap

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from hypothesis.stateful import precondition, rule
 
-from intermission.model import HELD, JobState, TaskState
-from intermission.testing.machine.base import JOBS_MAX, Machine, any_in, picks, seldom
+from intermission.model import JobState, TaskState
+from intermission.testing.machine.base import JOBS_MAX, Machine, picks, step
 from intermission.testing.oracle import ENDED, STOPPED
 
 
 class Users(Machine):
     """Submitting, cancelling, trying again, forgetting, and lost bytes."""
 
-    @precondition(lambda self: len(self.oracle.jobs) < JOBS_MAX or seldom(self))
-    @rule(slot=st.integers(0, JOBS_MAX - 1), shape=picks, priority=st.integers(-1, 1))
+    @step(slot=st.integers(0, JOBS_MAX - 1), shape=picks, priority=st.integers(-1, 1))
     def submit(self, slot: int, shape: int, priority: int) -> None:
-        self.submit_job(f"job{slot}", shape, priority)
+        key = f"job{slot}"
+        if key in self.oracle.jobs and not self.seldom():
+            return self.proceed(shape)
+        self.submit_job(key, shape, priority)
 
-    @precondition(seldom)
-    @rule(pick=picks)
+    @step(pick=picks)
     def cancel(self, pick: int) -> None:
+        if not self.seldom():
+            return self.proceed(pick)
         key = self.key(pick)
         live = self.oracle.jobs[key].shown.state not in ENDED
         with self.change(key):
@@ -28,17 +30,19 @@ class Users(Machine):
                 self.oracle.cancelled_by_hand.add(key)
             assert self.ledger.cancel(key, reason="not wanted") == live
 
-    @precondition(seldom)
-    @rule(pick=picks)
+    @step(pick=picks)
     def mark_draining(self, pick: int) -> None:
+        if not self.seldom():
+            return self.proceed(pick)
         key = self.key(pick)
         legal = self.oracle.jobs[key].shown.state in (JobState.PENDING, JobState.RUNNING)
         with self.change(key):
             assert self.ledger.mark(key, JobState.DRAINING, reason="spot notice") == legal
 
-    @precondition(any_in(*STOPPED))
-    @rule(pick=picks, some=st.none() | st.lists(picks, max_size=3))
+    @step(pick=picks, some=st.none() | st.lists(picks, max_size=3))
     def retry(self, pick: int, some: list[int] | None) -> None:
+        if not self.any_in(*STOPPED):
+            return self.proceed(pick)
         key = self.key(pick)
         before = self.oracle.jobs[key].rows
         stopped = [id for id, row in before.items() if row.state in STOPPED]
@@ -53,9 +57,10 @@ class Users(Machine):
             assert (row.state in STOPPED) == stays, f"{row} should have been tried again"
             assert stays or row.attempts == 0
 
-    @precondition(any_in(TaskState.DONE))
-    @rule(some=st.lists(picks, min_size=1, max_size=2))
+    @step(some=st.lists(picks, min_size=1, max_size=2))
     def spoil(self, some: list[int]) -> None:
+        if not self.any_in(TaskState.DONE):
+            return self.proceed(some[0])
         before = self.oracle.rows
         done = sorted(id for id, row in before.items() if row.state is TaskState.DONE)
         lost = {done[pick % len(done)] for pick in some}
@@ -67,13 +72,8 @@ class Users(Machine):
         for id in lost:
             assert after[id].state is not TaskState.DONE
 
-    @precondition(seldom)
-    @rule(pick=picks)
+    @step(pick=picks)
     def forget(self, pick: int) -> None:
-        key = self.key(pick)
-        held = any(row.state in HELD for row in self.oracle.jobs[key].rows.values())
-        with self.change(key):
-            assert self.ledger.forget(key) != held
-        assert (key in self.oracle.jobs) == held
-        if not held:
-            self.oracle.cancelled_by_hand.discard(key)
+        if not self.seldom():
+            return self.proceed(pick)
+        self.forget_job(self.key(pick))

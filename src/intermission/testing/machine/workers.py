@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import hypothesis.strategies as st
-from hypothesis.stateful import precondition, rule
 
 from intermission.model import HELD, Beat, Failure, JobState, TaskState
 from intermission.testing.machine.base import (
+    RECENT,
     TTL_S,
     WORKERS,
     Machine,
-    any_in,
     picks,
-    seldom,
     several,
+    step,
 )
 from intermission.testing.shapes import CAN
 
@@ -23,43 +22,42 @@ from intermission.testing.shapes import CAN
 class Workers(Machine):
     """Claiming, renewing, ending, dying, and time."""
 
-    @rule(worker=picks, capacity=st.integers(1, 6), able=st.booleans())
+    @step(worker=picks, capacity=st.integers(1, 6), able=st.booleans())
     def claim(self, worker: int, capacity: int, able: bool) -> None:
         self.take(WORKERS[worker % 3], capacity, [CAN] if able else [])
 
-    @rule(worker=picks, capacity=st.integers(1, 4), count=st.integers(0, 3), other=st.booleans())
-    def work(self, worker: int, capacity: int, count: int, other: bool) -> None:
+    @step(pick=picks)
+    def work(self, pick: int) -> None:
         """A worker that behaves: it claims, and finishes what it claimed."""
-        for lease in self.take(WORKERS[worker % 3], capacity, [CAN]):
-            done = self.completion(lease, count, "other" if other else "")
-            if done is not None:  # a plan among them may have removed the others
-                self.complete([done])
+        self.proceed(pick)
 
-    @rule(some=several, count=st.integers(0, 3), other=st.booleans())
-    def prepare(self, some: list[int], count: int, other: bool) -> None:
+    @step(pick=picks, count=st.integers(0, 3), other=st.booleans())
+    def prepare(self, pick: int, count: int, other: bool) -> None:
         """Workers compute completions, which may arrive much later or never."""
-        for lease in self.pick_some(some):
+        self.pick(pick)  # so that there is somebody at work
+        for lease in filter(self.is_held, self.leases[-RECENT:]):
             done = self.completion(lease, count, "other" if other else "")
             if done is not None:
                 self.prepared.append(done)
 
-    @precondition(lambda self: self.prepared)
-    @rule(some=several)
+    @step(some=several)
     def deliver(self, some: list[int]) -> None:
         """Completions arrive: in time, late, again, in one batch."""
-        self.complete([self.one_of(self.prepared[-8:], pick) for pick in some])
+        if not self.prepared:
+            return self.proceed(some[0])
+        self.complete([self.one_of(self.prepared[-RECENT:], pick) for pick in some])
 
-    @rule(some=several, count=st.integers(0, 3))
+    @step(some=several, count=st.integers(0, 3))
     def finish(self, some: list[int], count: int) -> None:
         """Workers finish and say so at once."""
         done = [self.completion(lease, count) for lease in self.pick_some(some)]
         self.complete([one for one in done if one is not None])
 
-    @rule(pick=picks, permanent=st.booleans(), delay_s=st.sampled_from([0.0, 5.0, 300.0]))
+    @step(pick=picks, permanent=st.booleans(), delay_s=st.sampled_from([0.0, 5.0, 300.0]))
     def fail(self, pick: int, permanent: bool, delay_s: float) -> None:
         lease = self.pick(pick)
         if lease is None:
-            return
+            return self.proceed(pick)
         held = self.is_held(lease)
         failure = Failure(lease.task_id, lease.fence, "Broken", "it broke", permanent, delay_s)
         with self.change(*(self.jobs_of([lease.task_id]) if held else ())):
@@ -71,7 +69,7 @@ class Workers(Machine):
             else:
                 assert state in (None, TaskState.FAILED, TaskState.RETRYING)
 
-    @rule(worker=picks, some=several)
+    @step(worker=picks, some=several)
     def renew(self, worker: int, some: list[int]) -> None:
         # One beat a task: an answer by task cannot tell two fences of one task apart.
         leases = list({lease.task_id: lease for lease in self.pick_some(some)}.values())
@@ -95,7 +93,7 @@ class Workers(Machine):
             or seen.shown.state is JobState.CANCELLED
         )
 
-    @rule(some=several)
+    @step(some=several)
     def release(self, some: list[int]) -> None:
         leases = self.pick_some(some)
         before = self.oracle.rows
@@ -113,11 +111,11 @@ class Workers(Machine):
             assert row.state is TaskState.ABANDONED
             assert row.attempts == max(0, before[id].attempts - 1)
 
-    @rule(pick=picks, timeout_s=st.sampled_from([10.0, 600.0]))
+    @step(pick=picks, timeout_s=st.sampled_from([10.0, 600.0]))
     def defer(self, pick: int, timeout_s: float) -> None:
         lease = self.pick(pick)
         if lease is None:
-            return
+            return self.proceed(pick)
         held = self.is_held(lease) and self.oracle.rows[lease.task_id].state in HELD
         token = f"token{self.turn}"
         with self.change(*(self.jobs_of([lease.task_id]) if held else ())):
@@ -131,9 +129,10 @@ class Workers(Machine):
                 self.oracle.expires_s[lease.task_id] = self.clock.monotonic_s() + timeout_s
                 self.oracle.deferred.add(lease.task_id)
 
-    @precondition(any_in(*HELD))
-    @rule(dead=st.sets(st.sampled_from(WORKERS), max_size=1))
-    def rescue(self, dead: set[str]) -> None:
+    @step(dead=st.sets(st.sampled_from(WORKERS), max_size=1), pick=picks)
+    def rescue(self, dead: set[str], pick: int) -> None:
+        if not self.any_in(*HELD):
+            return self.proceed(pick)
         self.rescue_dead(dead)
 
     def rescue_dead(self, dead: Collection[str]) -> None:
@@ -154,13 +153,8 @@ class Workers(Machine):
             else:
                 assert after[id] == row, "a live lease was touched"
 
-    @rule(seconds=st.sampled_from([1.0, 30.0, 60.0, 301.0, 601.0]))
-    def time_passes(self, seconds: float) -> None:
+    @step(seconds=st.sampled_from([1.0, 30.0, 60.0, 301.0, 601.0]), jump_h=st.integers(-1, 1))
+    def time_passes(self, seconds: float, jump_h: int) -> None:
         with self.change():
             self.clock.advance(seconds)
-
-    @precondition(seldom)
-    @rule(hours=st.sampled_from([-1, 1]))
-    def wall_clock_jumps(self, hours: int) -> None:
-        with self.change():
-            self.clock.jump_wall(3600.0 * hours)
+            self.clock.jump_wall(3600.0 * jump_h)

@@ -89,9 +89,17 @@ class Changes(Reads):
             self._settle(job_id)
 
     def _sweep(self, job_id: int) -> None:
-        """Look at every blocked task of a job again."""
+        """Look at every blocked task of a job again: it may start, has to wait, or never will.
+
+        A task can come to wait for an input that has stopped already, which will not tell it.
+        """
         graph = self._graph(job_id)
+        stopped = bool(self._tables.of_job(job_id, *STOPPED))
         for step in graph.specs:
+            for row in self._tables.of_step(job_id, step, TaskState.BLOCKED) if stopped else ():
+                culprit = graph.culprit(row)
+                if culprit is not None:
+                    self._cancel(row, _blame(culprit))
             for row in graph.ripe(step):
                 self._move(row, TaskState.PENDING)
 
@@ -126,13 +134,11 @@ class Changes(Reads):
                 changed.add(old.id)
         rows = [self._tables.rows[id] for id in added | changed]
         for row in sorted(rows, key=lambda row: (graph.order[row.step], row.id)):
-            culprit = graph.culprit(row)
-            if culprit is not None:
-                # Its input ended before it was there to be told, and would never wake it.
-                self._move(row, TaskState.CANCELLED, message=_blame(culprit))
-            elif graph.satisfied(row) and row.id in changed:
+            if not graph.satisfied(row):
+                continue
+            if row.id in changed:
                 self._move(row, TaskState.PENDING)
-            elif graph.satisfied(row):
+            else:
                 self._tables.put(replace(row, state=TaskState.PENDING))
         return added | changed
 

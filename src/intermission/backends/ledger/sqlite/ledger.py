@@ -170,9 +170,14 @@ class SqliteLedger(Waiting):
         with self._transaction():
             ended = [row for one in done if one.plans for row in self._finish([one])]
             ended += self._finish([one for one in done if not one.plans])
-            self._unblock_after([row[2:] for row in ended])
-            for job_id in {row[2] for row in ended}:
+            indexes: dict[tuple[int, int], list[int]] = {}
+            for _, _, job_id, step, index in ended:
+                indexes.setdefault((job_id, step), []).append(index)
+            self._unblock_after(indexes)
+            for job_id in {job_id for job_id, _ in indexes}:
                 self._settle(job_id)
+            if len(ended) == len(done):
+                return [True] * len(done)
             fresh = {row[:2] for row in ended}
             return [(one.task_id, one.fence) in fresh or self._is_repeat(one) for one in done]
 
@@ -184,9 +189,10 @@ class SqliteLedger(Waiting):
         """(task, fence, job, step, index) of those that took effect."""
         ends = as_json([_end(one) for one in done])
         rows = self._db.execute(SQL["complete"], {"ends": ends} | self._now()).fetchall()
-        plans = [row for row in rows if self._job(row[2]).steps[row[3]].kind is StepKind.PLAN]
-        for id, _, job_id, step, _ in plans:
-            self._expand(job_id, step, next(one for one in done if one.task_id == id))
+        for job_id, step in {row[2:4] for row in rows}:
+            if self._job(job_id).steps[step].kind is StepKind.PLAN:
+                id = next(row[0] for row in rows if row[2:4] == (job_id, step))
+                self._expand(job_id, step, next(one for one in done if one.task_id == id))
         return rows
 
     def _expand(self, job_id: int, step: int, completion: Completion) -> None:

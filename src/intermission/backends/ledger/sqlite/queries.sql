@@ -16,9 +16,10 @@ INSERT INTO edges (job_id, step, upstream, kind, plan) VALUES (?, ?, ?, ?, ?);
 
 -- name: insert_tasks
 -- A task that is there under the same key stays; under another key it starts afresh.
+-- (Many rows come as one JSON text; jsonb_each takes it apart without parsing rows again.)
 INSERT INTO tasks (job_id, step, idx, key, chunk, state, updated_ms)
 SELECT :job, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, :now_ms
-FROM json_each(:tasks) WHERE true -- without it, ON would belong to a join
+FROM jsonb_each(:tasks) WHERE true -- without it, ON would belong to a join
 ON CONFLICT (job_id, step, idx) DO UPDATE
 SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = fence + 1,
     attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
@@ -87,7 +88,7 @@ SET state = 'running', progress = max(progress, beat.value ->> 2), updated_ms = 
     -- A beat that crosses a deferral on its way must not shorten it.
     lease_s = CASE WHEN token IS NULL THEN :lease_s ELSE lease_s END,
     worker = CASE WHEN token IS NULL THEN :worker END
-FROM json_each(:beats) AS beat
+FROM jsonb_each(:beats) AS beat
 WHERE tasks.id = beat.value ->> 0 AND fence = beat.value ->> 1
   AND state IN ('leased', 'running', 'abandoned')
 RETURNING tasks.id;
@@ -101,7 +102,7 @@ UPDATE tasks
 SET state = 'done', result = ended.value ->> 2, receipt = ended.value ->> 3, files = ended.value ->> 4,
     adopted = ended.value ->> 5, progress = 1, worker = NULL, lease_s = NULL, token = NULL,
     error = NULL, message = NULL, ended_ms = :now_ms, updated_ms = :now_ms
-FROM json_each(:ends) AS ended
+FROM jsonb_each(:ends) AS ended
 WHERE tasks.id = ended.value ->> 0 AND fence = ended.value ->> 1
   AND tasks.key = coalesce(ended.value ->> 6, tasks.key)
   AND state IN ('leased', 'running', 'abandoned')
@@ -122,7 +123,7 @@ RETURNING job_id, step, idx, state;
 UPDATE tasks
 SET state = 'abandoned', attempts = max(attempts - 1, 0), message = :reason, ready_s = 0,
     worker = NULL, lease_s = NULL, token = NULL, updated_ms = :now_ms
-FROM json_each(:leases) AS lease
+FROM jsonb_each(:leases) AS lease
 WHERE tasks.id = lease.value ->> 0 AND fence = lease.value ->> 1
   AND state IN ('leased', 'running')
 RETURNING tasks.id;

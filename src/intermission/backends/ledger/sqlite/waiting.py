@@ -6,7 +6,7 @@ Everything here runs inside a transaction of the caller's.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -99,11 +99,11 @@ class Waiting(Reads):
         values = {"job": job_id, "step": step} | span | self._now()
         return len(self._db.execute(SQL["unblock"], values).fetchall())
 
-    def _unblock_after(self, ended: Collection[tuple[int, int, int]]) -> None:
-        """Re-check what waited for these tasks; a fan-in once, however many inputs ended."""
-        indexes: dict[tuple[int, int], list[int]] = {}
-        for job_id, step, index in ended:
-            indexes.setdefault((job_id, step), []).append(index)
+    def _unblock_after(self, indexes: Mapping[tuple[int, int], Sequence[int]]) -> None:
+        """Re-check what waited for tasks that ended, the indexes by job and step.
+
+        A fan-in is looked at once, however many of its inputs ended.
+        """
         waiting: dict[tuple[int, int], list[Span]] = {}
         for (job_id, step), at in indexes.items():
             name = self._job(job_id).steps[step].name

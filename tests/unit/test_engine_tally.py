@@ -1,0 +1,45 @@
+"""The tally: what this run did, and how long a task of a step takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from intermission.engine.tally import Tally
+
+
+def test_executed_and_adopted_work_are_counted_apart() -> None:
+    tally = Tally()
+    tally.finished("hear", 1.0, adopted=False)
+    tally.finished("hear", 0.001, adopted=True)
+    assert (tally.executed["hear"], tally.adopted["hear"]) == (1, 1)
+    assert tally.mean_s("hear") == 1.0, "what was adopted tells nothing about the work"
+
+
+def test_the_mean_follows_the_newest_tasks() -> None:
+    tally = Tally()
+    for _ in range(50):
+        tally.finished("hear", 1.0, adopted=False)
+    for _ in range(50):
+        tally.finished("hear", 3.0, adopted=False)
+    assert tally.mean_s("hear") == pytest.approx(3.0, abs=0.01)
+    tally.finished("hear", 30.0, adopted=False)
+    mean_s = tally.mean_s("hear")
+    assert mean_s is not None
+    assert mean_s < 10, "one slow task does not decide"
+
+
+def test_the_shortest_mean_is_over_all_steps() -> None:
+    tally = Tally()
+    assert tally.shortest_mean_s() is None
+    assert tally.mean_s("hear") is None
+    tally.finished("hear", 2.0, adopted=False)
+    tally.finished("cut", 0.5, adopted=False)
+    assert tally.shortest_mean_s() == 0.5
+
+
+def test_failures_are_counted_and_the_last_is_kept() -> None:
+    tally = Tally()
+    tally.failed("hear", "it broke")
+    tally.failed("hear", "it broke again")
+    assert tally.failures["hear"] == 2
+    assert tally.last_failure == "hear: it broke again"
