@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+# The suites that ship are full of assertions: show what was compared when one fails.
+pytest.register_assert_rewrite("intermission.testing")
+
 
 @pytest.fixture(scope="session")
 def require() -> Callable[[str], str]:

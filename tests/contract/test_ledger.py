@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("intermission.testing.ledger")
-
-from intermission.backends.ledger.memory import MemoryLedger  # noqa: E402
-from intermission.backends.ledger.sqlite import SqliteLedger  # noqa: E402
-from intermission.testing.clock import FakeClock  # noqa: E402
-from intermission.testing.ledger import LedgerContract  # noqa: E402
+from intermission.backends.ledger.memory import MemoryLedger
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.testing.clock import FakeClock
+from intermission.testing.ledger import LedgerContract
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from intermission.app.composition import LEDGER_NAME, App
 from intermission.app.found import Found
 from intermission.engine import record
-from intermission.engine.receipt import quarantine, receipt_key
 from intermission.engine.run_task import Work, finish_deferred
 from intermission.engine.workspace import Workspace
 from intermission.errors import UsageError
@@ -31,10 +30,8 @@ def put_back(found: Found, rows: Sequence[TaskRow], *, fresh: bool) -> int:
         )
     changed = 0
     if done:
-        spoiled = found.ledger.spoil([row.id for row in done], reason="retried by hand")
-        store = found.workspace.open_store()
-        quarantine(store, [receipt_key(row.step, row.key) for row in reversed(spoiled)])
-        changed += len(spoiled)
+        store, job = found.workspace.open_store(), found.row.job
+        changed += record.redo(found.ledger, store, job, done, "retried by hand")
     ids = [row.id for row in rows if row.state is not TaskState.DONE]
     if ids or not rows:
         changed += found.ledger.retry(found.row.job.key, ids or None)

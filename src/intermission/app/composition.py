@@ -244,10 +244,13 @@ def _start_over(ledger: Ledger, store: Store, job: Job, workspace: Workspace) ->
         ledger.submit(job, expand(job, {}))
         scratch = workspace.folder / "scratch"
         adopt_all(ledger, store, job, scratch, worker)  # so that the plans' tasks are known
-    keys = [receipt_key(row.step, row.key) for row in ledger.tasks(job.key)]
+    keys = {receipt_key(row.step, row.key) for row in ledger.tasks(job.key)}
+    for spec in job.steps:  # a fan-in that ran over gaps has its receipt under another key
+        outputs = ledger.outputs(job.key, spec.name)
+        keys |= {receipt_key(spec.name, output.task_key) for output in outputs if output}
     if not ledger.forget(job.key):
         raise UsageError(
             "another process is working on this job.",
             remedy="Wait for it, or cancel it, before starting afresh.",
         )
-    quarantine(store, keys)
+    quarantine(store, sorted(keys))
