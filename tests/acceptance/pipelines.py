@@ -97,6 +97,19 @@ def sums(ctx: Context, risky: list[str]) -> File:
 failing = Pipeline("failing", [pieces, risky, sums])
 
 
+@step(version=1, attempts=1)
+def mixed(ctx: Context, piece: Piece) -> str:
+    called(f"mixed {piece.start}")
+    if piece.start == 0 and not GATE.exists():
+        raise ValueError("the first piece fails until the gate is open")
+    if piece.start > 0:
+        wait_at_gate(ctx)
+    return str(piece.start)
+
+
+interrupted = Pipeline("interrupted", [pieces, mixed])
+
+
 @step(version=1, attempts=2)
 def deadly(source: Source, piece: Piece) -> str:
     called(f"deadly {piece.start}")

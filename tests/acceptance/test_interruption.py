@@ -29,6 +29,29 @@ def test_sigterm_saves_progress_and_the_same_command_goes_on(cli: Cli) -> None:
     assert (cli.folder / "gated/a/gathered.txt").read_text() == "abcdef"
 
 
+def test_what_failed_before_an_interruption_is_tried_again_too(cli: Cli) -> None:
+    source = cli.source()
+    process = cli.begin("interrupted", source, "--drain-s", "0")
+    for piece in (0, 2, 4):
+        cli.wait_for_call(f"mixed {piece}")
+    process.send_signal(signal.SIGTERM)
+    assert cli.end(process).code == 75
+    cli.open_gate()
+    cli.calls()
+    assert "reused 1 of 4 tasks, ran 3" in cli.run("interrupted", source).err
+    assert cli.calls() == {"mixed 0": 1, "mixed 2": 1, "mixed 4": 1}
+
+
+def test_gc_leaves_a_workspace_alone_while_a_worker_is_in_it(cli: Cli) -> None:
+    source = cli.source()
+    process = cli.begin("gated", source)
+    cli.wait_for_call("waiting", times=2)
+    assert cli("gc").out == "a.txt: in use by a worker, left alone\n"
+    cli.open_gate()
+    assert cli.end(process).code == 0
+    assert cli("gc").out == ""
+
+
 def test_a_drain_finishes_what_can_finish(cli: Cli) -> None:
     source = cli.source()
     process = cli.begin("gated", source, "--drain-s", "30", "--jsonl")

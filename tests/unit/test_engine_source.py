@@ -23,6 +23,12 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the stamps of files made a moment ago for old ones."""
+    monkeypatch.setattr(source_module, "STAMP_SETTLES_NS", -1)
+
+
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that are read through from here on."""
@@ -62,6 +68,15 @@ def test_an_unchanged_file_is_read_once(path: Path, hashed: list[Path]) -> None:
     first = identify(path, memory)
     assert identify(path, memory) == first
     assert hashed == [path]
+
+
+def test_a_stamp_that_is_still_young_is_not_trusted(
+    path: Path, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "STAMP_SETTLES_NS", 3600 * 10**9)
+    memory = MemoryStore()
+    assert identify(path, memory) == identify(path, memory)
+    assert hashed == [path, path]
 
 
 def test_a_same_size_edit_with_its_time_put_back_is_noticed(path: Path, hashed: list[Path]) -> None:

@@ -127,8 +127,7 @@ class App:
             remember_job(store, job)
             if not ledger.submit(job, expand(job, {})):
                 verify(ledger, store, job, scratch, self.clock, thorough=thorough)
-                if ledger.jobs(job.key)[0].state in (JobState.FAILED, JobState.CANCELLED):
-                    ledger.retry(job.key)
+                _retry_stopped(ledger, job)
             reached("after-submit")
             reused = ledger.jobs(job.key)[0].total(TaskState.DONE)
         except BaseException:
@@ -187,7 +186,24 @@ class App:
                 f"{self.settings.lease_ttl_s:g} s.",
                 remedy="A task may still be committing its files: give it longer.",
             )
+        if living(workspace):
+            return Swept(0, 0, 0, in_use=True)
         return collect(workspace.open_store(), self.clock, grace_s=grace_s, dry_run=dry_run)
+
+
+def _retry_stopped(ledger: Ledger, job: Job) -> None:
+    """The same command continues: what failed in an earlier run gets a fresh set of attempts.
+
+    A gap is left as it is; the job goes on, or went on, without it.
+    """
+    (row,) = ledger.jobs(job.key)
+    if row.state in (JobState.FAILED, JobState.CANCELLED):
+        ledger.retry(job.key)
+    elif row.total(TaskState.FAILED):
+        failed = ledger.tasks(job.key, states=[TaskState.FAILED])
+        ids = [task.id for task in failed if not job.step(task.step).gap]
+        if ids:
+            ledger.retry(job.key, ids)
 
 
 def _is_text(name: str) -> bool:

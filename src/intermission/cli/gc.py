@@ -27,6 +27,7 @@ def gc(
 
     Killed attempts leave them behind. A file is removed by the second pass that finds it
     unnamed, at least the grace after the first: one that is just being committed is not touched.
+    A workspace with a worker in it is left alone.
     """
     from intermission.cli.jsonout import emit
     from intermission.cli.wording import count, near, size
@@ -42,8 +43,11 @@ def gc(
                 "removed": swept.removed,
                 "removed_bytes": swept.removed_bytes,
                 "waiting": swept.waiting,
+                "in_use": swept.in_use,
             }
         )
+        if swept.in_use and not as_json:
+            print(f"{near(source)}: in use by a worker, left alone")
         if not as_json and (swept.removed or swept.waiting):
             verb = "would remove" if dry_run else "removed"
             print(

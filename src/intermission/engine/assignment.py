@@ -8,13 +8,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 
+from intermission.engine.slot import Orders
 from intermission.engine.tally import Tally
 from intermission.engine.workspace import Workspace
-from intermission.model import Job, Lease, StepSpec
+from intermission.errors import LedgerError
+from intermission.model import Job, JobState, Lease, StepSpec
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
+from intermission.settings import Settings
 
-BATCH_S = 0.05
+BATCH_S = 0.2
 """Tasks that together take about this long travel to a slot in one message."""
 BATCH_MAX = 512
 
@@ -43,6 +46,28 @@ class Assignment:
         """How many leases are worth claiming for one slot."""
         return _batch_size(self.tally.shortest_mean_s())
 
+    def has_ended(self) -> bool:
+        rows = self.ledger.jobs(self.job.key)
+        if not rows:
+            raise LedgerError(
+                f"the job {self.job.key[:10]} is gone from the ledger.",
+                remedy="Finished tasks have their receipts: run the same command again.",
+            )
+        return rows[0].state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+
+    def orders(self, worker: str, settings: Settings) -> Orders:
+        """What a slot has to know before it can run any of these tasks."""
+        return Orders(
+            name=self.name,
+            job=self.job,
+            open_store=self.workspace.open_store,
+            open_outputs=self.workspace.open_outputs,
+            folder=self.workspace.folder,
+            worker=worker,
+            memory_bytes=settings.slot_memory_bytes,
+            cpu_s=settings.slot_cpu_s,
+        )
+
     def ready(self, has_room: Callable[[StepSpec], bool]) -> Sequence[Lease]:
         """What of the backlog a slot could be given now."""
         full = {spec.name for spec in self.job.steps if not has_room(spec)}
@@ -53,14 +78,15 @@ class Assignment:
     def next_batch(self, has_room: Callable[[StepSpec], bool]) -> list[Lease]:
         """Leases that run well together: first tries of a step whose tasks are short.
 
-        A task that was tried before runs alone, so that a crash is surely its own.
+        A task that was tried before, or has a time-out, runs alone, so that a crash or a
+        time-out is surely its own.
         """
         ready = self.ready(has_room)
         if not ready:
             return []
         batch = [ready[0]]
         spec = self.job.step(batch[0].step)
-        if batch[0].attempt == 1 and spec.attempts > 1:
+        if batch[0].attempt == 1 and spec.attempts > 1 and spec.timeout_s is None:
             for lease in islice(ready, 1, _batch_size(self.tally.mean_s(spec.name))):
                 if lease.step != spec.name or lease.attempt > 1:
                     break

@@ -3,7 +3,8 @@
 An artifact is written before the receipt that names it, so a file without a receipt may
 belong to a commit that is under way. It is removed only when it was already unnamed in an
 earlier pass, at least a grace ago, and has not been touched since; the grace must be longer
-than a lease.
+than a lease. A workspace in which a worker is alive is left alone: a task may run longer than
+any grace, and what it wrote first is not named before it ends.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Swept:
     removed: int
     removed_bytes: int
     waiting: int
+    in_use: bool = False
+    """A worker is alive there, so nothing was looked at."""
 
 
 def collect(store: Store, clock: Clock, *, grace_s: float, dry_run: bool = False) -> Swept:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from intermission.errors import AlreadyExists, CorruptArtifact, NotFound
+from intermission.errors import AlreadyExists, CorruptArtifact, NotFound, StoreError
 from intermission.model import FileRef, Output, Receipt
 from intermission.ports.store import Store
 from intermission.telemetry import reached
@@ -96,16 +96,25 @@ def adopt(store: Store, step: str, task_key: str, scratch: Path) -> Receipt | No
             quarantine(store, [e.key])
             withdraw(store, key, data)
             continue
-        _settle(store, key)
-        return receipt
+        if _settle(store, key):
+            return receipt
     return None
 
 
-def _settle(store: Store, key: str) -> None:
-    """Its writer may have been killed before the last sync: what is adopted must be durable."""
+def _settle(store: Store, key: str) -> bool:
+    """Its writer may have been killed before the last sync: what is adopted must be durable.
+
+    False when the receipt was withdrawn meanwhile.
+    """
     path = store.local_path(key)
-    if path is not None:
-        store.create(key, path)
+    try:
+        if path is not None:
+            store.create(key, path)
+    except StoreError:
+        if store.stat(key) is not None:
+            raise
+        return False
+    return True
 
 
 def fetch_files(store: Store, output: Output, scratch: Path) -> dict[str, Path]:

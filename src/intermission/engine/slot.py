@@ -42,7 +42,8 @@ from intermission.model import Job, Lease
 from intermission.pipeline import Deferred, load
 from intermission.ports.store import Store
 
-FLUSH_EVERY_S = 0.02
+FLUSH_EVERY_S = 0.1
+"""How long an end may wait for others, to be recorded with them in one transaction."""
 PROGRESS_EVERY_S = 0.5
 MACHINE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from blake3 import blake3
@@ -12,6 +13,7 @@ from intermission.model import Source
 from intermission.ports.store import Store
 
 _MEMORY_KEY = "source.json"
+STAMP_SETTLES_NS = 2_000_000_000
 
 
 def signature(path: Path) -> str:
@@ -51,10 +53,15 @@ def identify(path: Path, memory: Store, *, remember: bool = True) -> Source:
                 f"{path} was written to while it was being read.",
                 remedy="Wait until it is complete, then run the same command again.",
             )
-        if remember:
+        if remember and _is_settled(path):
             known = {"version": version, "fingerprint": fingerprint}
             memory.replace(_MEMORY_KEY, json.dumps(known).encode())
     return Source(path.resolve().as_uri(), fingerprint, path.stat().st_size, version)
+
+
+def _is_settled(path: Path) -> bool:
+    """A stamp as young as this could survive another write without changing."""
+    return time.time_ns() - path.stat().st_ctime_ns > STAMP_SETTLES_NS
 
 
 def _remembered(memory: Store, version: str) -> str | None:

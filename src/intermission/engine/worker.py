@@ -29,10 +29,13 @@ from intermission.engine.outcome import (
     Progressed,
     Spoiled,
 )
-from intermission.engine.slot import Orders
 from intermission.engine.slots import Slot, Slots
 from intermission.engine.workspace import alive, bury, dead
-from intermission.errors import EnvironmentFault, IntermissionError
+from intermission.errors import (
+    CorruptArtifact,
+    EnvironmentFault,
+    IntermissionError,
+)
 from intermission.model import JobState, Lease, StepSpec
 from intermission.ports.clock import Clock, SystemClock
 from intermission.settings import Settings
@@ -42,7 +45,6 @@ POLL_S = 0.25
 CANCEL_GRACE_S = 5.0
 OPEN_MAX = 32
 """Assignments open at a time; each has two connections to its ledger and a lock."""
-_ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 
 
 def worker_name() -> str:
@@ -158,7 +160,7 @@ class Worker:
             while self._slots.idle > 0 and (batch := assignment.next_batch(self._has_room)):
                 slot = self._slots.take()
                 self._keeper.assign(assignment.name, [lease.task_id for lease in batch], slot.no)
-                self._slots.send(slot, self._orders(assignment), batch, now_s)
+                self._slots.send(slot, assignment.orders(self.name, self._settings), batch, now_s)
 
     def _claim(self, assignment: Assignment) -> None:
         ready = len(assignment.ready(self._has_room))
@@ -194,7 +196,7 @@ class Worker:
         working = assignment.backlog or any(
             slot.busy and slot.orders == assignment.name for slot in self._slots
         )
-        if not working and assignment.ledger.jobs(assignment.job.key)[0].state in _ENDED:
+        if not working and assignment.has_ended():
             self._end(assignment)
         else:
             assignment.idle_until_s = self._clock.monotonic_s() + POLL_S
@@ -204,18 +206,6 @@ class Worker:
         del self._open[assignment.name]
         self._keeper.close(assignment.name)
         assignment.resources.close()
-
-    def _orders(self, assignment: Assignment) -> Orders:
-        return Orders(
-            name=assignment.name,
-            job=assignment.job,
-            open_store=assignment.workspace.open_store,
-            open_outputs=assignment.workspace.open_outputs,
-            folder=assignment.workspace.folder,
-            worker=self.name,
-            memory_bytes=self._settings.slot_memory_bytes,
-            cpu_s=self._settings.slot_cpu_s,
-        )
 
     def _wait(self, wake: int) -> None:
         """Sleep until a slot speaks, a slot ends or a signal comes; record what was said."""
@@ -268,13 +258,19 @@ class Worker:
     def _record_finished(
         self, assignment: Assignment, finished: list[tuple[Lease, Finished]]
     ) -> None:
-        accepted = record.complete(
-            assignment.ledger,
-            assignment.store,
-            assignment.job,
-            [(lease, outcome.completion) for lease, outcome in finished],
-            assignment.workspace.folder / "scratch",
-        )
+        try:
+            accepted = record.complete(
+                assignment.ledger,
+                assignment.store,
+                assignment.job,
+                [(lease, outcome.completion) for lease, outcome in finished],
+                assignment.workspace.folder / "scratch",
+            )
+        except CorruptArtifact as e:  # a plan's result: what has a receipt is adopted later
+            lost = {e.task_key: [e.key]}
+            record.spoil(assignment.ledger, assignment.store, assignment.job, lost, str(e))
+            self._give_back(assignment, [lease for lease, _ in finished], str(e))
+            return
         assignment.idle_until_s = 0.0
         self._keeper.let_go(assignment.name, [lease.task_id for lease, _ in finished])
         for (lease, outcome), ok in zip(finished, accepted, strict=True):

@@ -161,8 +161,13 @@ def done_plans(ledger: Ledger, made: Job) -> dict[str, Chunks]:
             continue
         for output in ledger.outputs(made.key, spec.name):
             if output is not None:
-                found[spec.name] = [canonical(chunk) for chunk in json.loads(output.result)]
+                found[spec.name] = chunks_in(output.result)
     return found
+
+
+def chunks_in(result: str) -> list[str]:
+    """The chunks in a plan's result."""
+    return [canonical(chunk) for chunk in json.loads(result)]
 
 
 def completion(

@@ -7,7 +7,6 @@ against the meaning of the edges, and never computes what the ledger should do n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -28,11 +27,10 @@ from intermission.model import (
     StepKind,
     TaskRow,
     TaskState,
-    canonical,
 )
 from intermission.ports.ledger import Ledger
 from intermission.testing.clock import FakeClock
-from intermission.testing.jobs import tasks_of
+from intermission.testing.jobs import chunks_in, tasks_of
 from intermission.testing.ledger.history import Trail
 
 ENDED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
@@ -116,7 +114,7 @@ class Seen:
 @lru_cache(maxsize=4096)
 def _named(job: Job, results: tuple[tuple[str, str], ...]) -> dict[tuple[str, int], str]:
     """The keys of the tasks that a job has, as far as its done plans tell."""
-    plans = {name: [canonical(chunk) for chunk in json.loads(text)] for name, text in results}
+    plans = {name: chunks_in(text) for name, text in results}
     return {(task.step, task.index): task.key for task in tasks_of(job, plans)}
 
 

@@ -14,7 +14,14 @@ from intermission.errors import StalePlans
 from intermission.model import FINISHED, HELD, Completion, Lease, StepKind, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.testing.clock import FakeClock
-from intermission.testing.jobs import chunks, completion, done_plans, tasks_of
+from intermission.testing.jobs import (
+    chunks,
+    chunks_in,
+    completion,
+    done_plans,
+    tasks_behind,
+    tasks_of,
+)
 from intermission.testing.oracle import Oracle
 from intermission.testing.shapes import CAN, shaped
 
@@ -32,7 +39,11 @@ Held = TypeVar("Held", Lease, Completion)
 
 
 class Machine(RuleBasedStateMachine):
-    """A ledger under test, and hands that work on it with the oracle looking on."""
+    """A ledger under test, and hands that work on it with the oracle looking on.
+
+    Completions are computed for all who finish together before the first is sent, so that one
+    plan may not know of another, and all are kept, so that any may arrive again.
+    """
 
     steps_run = 0
     """Steps over all runs of a class, so that a test can say how many there were."""
@@ -116,16 +127,20 @@ class Machine(RuleBasedStateMachine):
         seen = (self.oracle.job_of(id) for id in task_ids)
         return {found.job.key for found in seen if found is not None}
 
-    def completion(self, lease: Lease, count: int, salt: str = "") -> Completion | None:
-        """What the holder would send now; None if the ledger has no such task any more."""
-        seen = self.oracle.job_of(lease.task_id)
-        if seen is None:
-            return None
-        return completion(self.ledger, seen.job, lease, chunks(count, salt=salt), files=count % 2)
+    def completions(self, leases: Iterable[Lease], count: int, salt: str = "") -> list[Completion]:
+        """What these holders would send now, of tasks the ledger still has."""
+        found = chunks(count, salt=salt)
+        done = [
+            completion(self.ledger, seen.job, lease, found, files=count % 2)
+            for lease in leases
+            if (seen := self.oracle.job_of(lease.task_id)) is not None
+        ]
+        self.prepared += done
+        return done
 
     def complete(self, batch: Sequence[Completion]) -> None:
         # One plan a batch, and last: what it replaces then concerns no one else in the batch.
-        plans = [done for done in batch if self._is_plan(done)]
+        plans = [done for done in batch if self._is_plan(done) and not self._is_outdated(done)]
         batch = [done for done in batch if not self._is_plan(done)] + plans[:1]
         if any(self._is_stale(done) for done in plans[:1]):
             self._expect_stale(batch)
@@ -157,6 +172,18 @@ class Machine(RuleBasedStateMachine):
         known = done_plans(self.ledger, seen.job).keys()
         return done.plans != known | {seen.rows[done.task_id].step}
 
+    def _is_outdated(self, done: Completion) -> bool:
+        """Another plan ran again since and found other chunks.
+
+        The port tells plans by their names, so a ledger cannot see this; nothing is asked of it.
+        """
+        seen = self.oracle.job_of(done.task_id)
+        if seen is None or not self.is_held(done) or self._is_stale(done):
+            return False
+        name = seen.rows[done.task_id].step
+        plans = done_plans(self.ledger, seen.job) | {name: chunks_in(done.result)}
+        return tasks_behind(seen.job, name, plans) != list(done.tasks)
+
     def _expect_stale(self, batch: Sequence[Completion]) -> None:
         with self.change():  # which touches no job at all
             try:
@@ -182,10 +209,9 @@ class Machine(RuleBasedStateMachine):
     def proceed(self, picked: int) -> None:
         """In place of a step that would do nothing now: move on, so that no run idles."""
         leases = self.take(WORKERS[picked % 3], 1 + picked % 4, [CAN])
-        for lease in leases:
-            done = self.completion(lease, picked // 4 % 4)
-            if done is not None:  # a plan among them may have removed the others
-                self.complete([done])
+        done = self.completions(leases, picked // 4 % 4)
+        for batch in (done[:1], done[1:]):
+            self.complete(batch)
         if not leases and self.any_in(*HELD, TaskState.RETRYING):
             self.clock.advance(301.0)
             self.rescue_dead(())
@@ -203,9 +229,8 @@ class Machine(RuleBasedStateMachine):
             if not self.take("w0", 100, [CAN]):
                 break
             for lease in self.leases:
-                done = self.completion(lease, 2) if self.is_held(lease) else None
-                if done is not None:
-                    self.complete([done])
+                if self.is_held(lease):
+                    self.complete(self.completions([lease], 2))
         for seen in self.oracle.jobs.values():
             unfinished = [row for row in seen.rows.values() if row.state not in FINISHED]
             assert not unfinished, f"{seen.job.key} never ends: {unfinished}"

@@ -35,10 +35,8 @@ class Workers(Machine):
     def prepare(self, pick: int, count: int, other: bool) -> None:
         """Workers compute completions, which may arrive much later or never."""
         self.pick(pick)  # so that there is somebody at work
-        for lease in filter(self.is_held, self.leases[-RECENT:]):
-            done = self.completion(lease, count, "other" if other else "")
-            if done is not None:
-                self.prepared.append(done)
+        held = filter(self.is_held, self.leases[-RECENT:])
+        self.completions(held, count, "other" if other else "")
 
     @step(some=several)
     def deliver(self, some: list[int]) -> None:
@@ -50,8 +48,7 @@ class Workers(Machine):
     @step(some=several, count=st.integers(0, 3))
     def finish(self, some: list[int], count: int) -> None:
         """Workers finish and say so at once."""
-        done = [self.completion(lease, count) for lease in self.pick_some(some)]
-        self.complete([one for one in done if one is not None])
+        self.complete(self.completions(self.pick_some(some), count))
 
     @step(pick=picks, permanent=st.booleans(), delay_s=st.sampled_from([0.0, 5.0, 300.0]))
     def fail(self, pick: int, permanent: bool, delay_s: float) -> None:
@@ -153,8 +150,14 @@ class Workers(Machine):
             else:
                 assert after[id] == row, "a live lease was touched"
 
-    @step(seconds=st.sampled_from([1.0, 30.0, 60.0, 301.0, 601.0]), jump_h=st.integers(-1, 1))
-    def time_passes(self, seconds: float, jump_h: int) -> None:
+    @step(
+        seconds=st.sampled_from([1.0, 30.0, 60.0, 301.0, 601.0]),
+        jump_h=st.integers(-1, 1),
+        sweep=st.booleans(),
+    )
+    def time_passes(self, seconds: float, jump_h: int, sweep: bool) -> None:
         with self.change():
             self.clock.advance(seconds)
             self.clock.jump_wall(3600.0 * jump_h)
+        if sweep:
+            self.rescue_dead(())
