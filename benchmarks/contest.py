@@ -14,6 +14,7 @@ from typing import Any
 CONTESTS = {
     "light": {
         "intermission": "engine:light",
+        "ledger alone": "ledger_alone:light",
         "limit": "handwritten:light",
         "huey": "peers.huey_queue:run",
         "persist-queue": "peers.persist_ack_queue:run",
@@ -29,7 +30,7 @@ def measure(contest: str, name: str, count: int, place: Path) -> dict[str, Any] 
         argv = [sys.executable, __file__, CONTESTS[contest][name], str(count), folder]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        if "ModuleNotFoundError" in done.stderr and name not in ("intermission", "limit"):
+        if "ModuleNotFoundError" in done.stderr and CONTESTS[contest][name].startswith("peers."):
             return None
         raise RuntimeError(f"{contest} {name} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])

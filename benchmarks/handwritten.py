@@ -22,7 +22,11 @@ from judging import require
 
 from intermission.engine.assignment import BATCH_MAX
 
-SETTINGS = f"one process, apsw, WAL, synchronous=FULL, batches of {BATCH_MAX}"
+PROCESSES = 2
+"""As many as Intermission has slots here."""
+SETTINGS = (
+    f"apsw in one process, files by {PROCESSES}; WAL, synchronous=FULL, batches of {BATCH_MAX}"
+)
 
 _WORKER = f"{socket.gethostname()}-{os.getpid()}-0123abcd"
 
@@ -72,7 +76,7 @@ def receipted(count: int, folder: Path) -> float:
     """Each task leaves one fsynced, create-only file, written by one of two processes."""
     for name in ("receipts", "temp"):
         (folder / name).mkdir()
-    with multiprocessing.get_context("fork").Pool(2, _enter, (folder,)) as pool:
+    with multiprocessing.get_context("fork").Pool(PROCESSES, _enter, (folder,)) as pool:
         return _drive(count, folder, lambda rows: pool.map(_commit, rows, chunksize=32))
 
 

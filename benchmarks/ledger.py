@@ -26,7 +26,7 @@ from scale import half_done, sizes
 
 FULL = {
     "rounds": 7,
-    "light": {"intermission": 50_000, "limit": 50_000, None: 500},
+    "light": {"intermission": 50_000, "ledger alone": 50_000, "limit": 50_000, None: 500},
     "receipted": {None: 2_000},
     "sizes": [1_000, 10_000, 100_000, 1_000_000],
     "half_done": 1_000_000,
@@ -34,7 +34,7 @@ FULL = {
 }
 QUICK = {
     "rounds": 1,
-    "light": {"intermission": 1_000, "limit": 1_000, None: 30},
+    "light": {"intermission": 1_000, "ledger alone": 1_000, "limit": 1_000, None: 30},
     "receipted": {None: 100},
     "sizes": [500, 2_000],
     "half_done": 5_000,
@@ -71,7 +71,7 @@ def run(plan: dict[str, Any], place: Path) -> dict[str, Any]:
 
 
 def contest(name: str, counts: dict[str | None, int], rounds: int, place: Path) -> dict[str, Any]:
-    """Rates of all contestants, and how many times each one's rate ours is."""
+    """Rates of all contestants, each against the limit's, and ours against each."""
     rates: dict[str, list[float]] = {}
     settings: dict[str, str] = {}
     for number in range(rounds):
@@ -82,15 +82,19 @@ def contest(name: str, counts: dict[str | None, int], rounds: int, place: Path) 
             if found is not None:
                 rates.setdefault(contestant, []).append(found["tasks_per_s"])
                 settings[contestant] = found["settings"]
-    ours = rates["intermission"]
     return {
         contestant: {
             "settings": settings[contestant],
             "tasks_per_s": spread(theirs),
-            "ratio": spread([a / b for a, b in zip(ours, theirs, strict=True)]),
+            "of_the_limit": spread(_quotients(theirs, rates["limit"])),
+            "intermission_is": spread(_quotients(rates["intermission"], theirs)),
         }
         for contestant, theirs in rates.items()
     }
+
+
+def _quotients(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -119,18 +123,18 @@ def table(found: dict[str, Any]) -> str:
     here = found["machine"]
     lines = [
         f"{here['cores']} cores, load {here['load']:.1f}, {here['fsync_per_s']} fsync/s, "
-        f"Python {here['python']}, SQLite {here['sqlite']}; median of {found['rounds']} (low-high)",
+        f"Python {here['python']}, SQLite {here['sqlite']}",
+        f"medians of {found['rounds']} rounds (lowest to highest)",
         "",
     ]
     for name in ("light", "receipted"):
-        lines.append(f"| {name} tasks | per second | Intermission is | settings |")
-        lines.append("|---|---|---|---|")
+        lines.append(f"| {name} tasks | per second | of the limit | Intermission is | settings |")
+        lines.append("|---|---|---|---|---|")
         for contestant, row in found[name].items():
-            rate, ratio = row["tasks_per_s"], row["ratio"]
             lines.append(
-                f"| {contestant} | {rate['median']:,.0f} ({rate['low']:,.0f}-{rate['high']:,.0f}) "
-                f"| {ratio['median']:.2f}x ({ratio['low']:.2f}-{ratio['high']:.2f}) "
-                f"| {row['settings']} |"
+                f"| {contestant} | {_text(row['tasks_per_s'], ',.0f')} "
+                f"| {_text(row['of_the_limit'], '.3g')} "
+                f"| {_text(row['intermission_is'], '.3g')} times | {row['settings']} |"
             )
         lines.append("")
     lines += ["| tasks in the job | µs per task | of it the supervisor's CPU | peak memory |"]
@@ -156,6 +160,11 @@ def table(found: dict[str, Any]) -> str:
         f"`--help`: {found['help_s']['median']:.2f} s",
     ]
     return "\n".join(lines)
+
+
+def _text(values: dict[str, float], form: str) -> str:
+    median, low, high = (format(values[name], form) for name in ("median", "low", "high"))
+    return f"{median} ({low} to {high})"
 
 
 def _say(what: str) -> None:

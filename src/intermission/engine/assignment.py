@@ -17,7 +17,7 @@ from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 from intermission.settings import Settings
 
-BATCH_S = 0.2
+BATCH_S = 0.1
 """Tasks that together take about this long travel to a slot in one message."""
 BATCH_MAX = 512
 

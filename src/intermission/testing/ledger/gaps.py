@@ -112,12 +112,21 @@ class Gaps(Suite):
         assert states_of(ledger, made) == {"cut": D, "a[0]": F, "b[0]": X, "c[0]": X, "join": P}
         assert take_one(ledger).inputs == {"c": (None,)}
 
-    def test_crashes_leave_a_gap_too(self, ledger: Ledger, clock: FakeClock) -> None:
-        made = planned(ledger, fan_job(gap=True, attempts=1), 1)
-        take_one(ledger)
+    def test_crashes_leave_gaps_too(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = planned(ledger, fan_job(gap=True, attempts=1), 3)
+        finish(ledger, made, take_one(ledger))
+        take(ledger)
         clock.advance(TTL_S)
         ledger.rescue()
-        assert states_of(ledger, made) == {"cut": D, "hear[0]": F, "join": P}
+        assert states_of(ledger, made) == {
+            "cut": D,
+            "hear[0]": D,
+            "hear[1]": F,
+            "hear[2]": F,
+            "join": P,
+        }
+        run(ledger, made)
+        assert job_row(ledger, made).state is JobState.DONE
 
     def test_a_failure_after_a_gap_is_still_a_failure(self, ledger: Ledger) -> None:
         made = planned(ledger, chain_job(gap=True), 2)

@@ -139,12 +139,15 @@ class Machine(RuleBasedStateMachine):
         return done
 
     def complete(self, batch: Sequence[Completion]) -> None:
-        # One plan a batch, and last: what it replaces then concerns no one else in the batch.
         plans = [done for done in batch if self._is_plan(done) and not self._is_outdated(done)]
-        batch = [done for done in batch if not self._is_plan(done)] + plans[:1]
-        if any(self._is_stale(done) for done in plans[:1]):
-            self._expect_stale(batch)
+        batch = [done for done in batch if not self._is_plan(done)]
+        if plans and self._is_stale(plans[0]):
+            self._expect_stale([*batch, plans[0]])
             return
+        # A batch has no order, and a plan may replace what another completion of it is about.
+        replanned = self.jobs_of(done.task_id for done in plans[:1])
+        batch = [done for done in batch if not self.jobs_of([done.task_id]) & replanned]
+        batch += plans[:1]
         expected: list[bool] = []
         accepted = dict(self.oracle.accepted)
         for done in batch:

@@ -17,7 +17,6 @@ from intermission.model import (
     HELD,
     JOB_TRANSITIONS,
     TRANSITIONS,
-    EdgeKind,
     JobState,
     Task,
     TaskState,
@@ -149,10 +148,9 @@ class Changes(Reads):
         row = self._move(
             row, TaskState.FAILED, error=error, message=message, token=None, ended_ms=ended_ms
         )
-        kinds = {EdgeKind.SAME} if graph.spec(row).gap else set(EdgeKind)
         stopped = [row]
-        for found in graph.dependants([row], kinds, through_plans=True):
-            if found.state not in FINISHED:
+        for found in graph.dependants([row], through_plans=True):
+            if found.state not in FINISHED and graph.culprit(found) is not None:
                 stopped.append(self._cancel(found, _blame(row)))
         self._after(stopped)
 

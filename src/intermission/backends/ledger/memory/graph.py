@@ -6,7 +6,7 @@ never start unless somebody retries that input.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from intermission.backends.ledger.memory.tables import Row, Tables
 from intermission.model import (
@@ -22,7 +22,6 @@ from intermission.model import (
 Inputs = Mapping[str, Output | tuple[Output | None, ...] | None]
 
 _STOPPED = (TaskState.FAILED, TaskState.CANCELLED)
-_EVERY_KIND = frozenset(EdgeKind)
 
 
 class Graph:
@@ -119,13 +118,7 @@ class Graph:
         for step in self.behind[row.step]:
             yield step, None
 
-    def dependants(
-        self,
-        rows: Iterable[Row],
-        kinds: Collection[EdgeKind] = _EVERY_KIND,
-        *,
-        through_plans: bool = False,
-    ) -> list[Row]:
+    def dependants(self, rows: Iterable[Row], *, through_plans: bool = False) -> list[Row]:
         """Every task that needs one of these, directly or not, upstream first.
 
         One of the given rows is among them only if it needs another. `through_plans` adds the
@@ -136,9 +129,8 @@ class Graph:
         frontier = list(rows)
         while frontier:
             row = frontier.pop()
-            nexts = [(step, kind) for step, kind in self.downstream[row.step] if kind in kinds]
-            if through_plans:
-                nexts += [(step, EdgeKind.ALL) for step in self.behind[row.step]]
+            behind = self.behind[row.step] if through_plans else ()
+            nexts = [*self.downstream[row.step], *((step, EdgeKind.ALL) for step in behind)]
             for step, kind in nexts:
                 if step in whole:
                     continue

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from intermission.backends.ledger.sqlite.queries import SQL
+from intermission.backends.ledger.sqlite.reads import Inputs
 from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Waiting, as_json
 from intermission.engine.dependants import dependants
 from intermission.errors import StalePlans
@@ -136,20 +137,14 @@ class SqliteLedger(Waiting):
         job = self._job(job_id)
         names = [spec.name for spec in job.steps]
         shared: dict[tuple[int, int], Any] = {}
-        return [
-            Lease(
-                id,
-                fence,
-                attempt,
-                job.key,
-                names[step],
-                index,
-                key,
-                chunk,
-                self._inputs(job_id, step, index, shared),
-            )
-            for id, fence, attempt, step, index, key, chunk in rows
-        ]
+        none: Inputs = {}
+        leases: list[Lease] = []
+        for id, fence, attempt, step, index, key, chunk in rows:
+            some = job.steps[step].edges
+            inputs = self._inputs(job_id, step, index, shared) if some else none
+            lease = Lease(id, fence, attempt, job.key, names[step], index, key, chunk, inputs)
+            leases.append(lease)
+        return leases
 
     def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
         lost: set[int] = set()
@@ -360,8 +355,9 @@ def _limits(spec: StepSpec) -> tuple[Any, ...]:
 
 
 def _end(done: Completion) -> tuple[Any, ...]:
-    receipt, files = done.receipt, None
-    if receipt is not None and receipt.files:
-        files = as_json([(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files])
-    key = receipt.task_key if receipt is not None else None
+    key = files = None
+    if done.receipt is not None:
+        key = done.receipt.task_key
+        refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in done.receipt.files]
+        files = as_json(refs) if refs else None
     return done.task_id, done.fence, done.result, key, files, done.adopted, done.key

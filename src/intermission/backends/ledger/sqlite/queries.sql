@@ -90,7 +90,7 @@ SET state = 'running', progress = max(progress, beat.value ->> 2), updated_ms = 
     worker = CASE WHEN token IS NULL THEN :worker END
 FROM jsonb_each(:beats) AS beat
 WHERE tasks.id = beat.value ->> 0 AND fence = beat.value ->> 1
-  AND state IN ('leased', 'running', 'abandoned')
+  AND (state = 'leased' OR state = 'running' OR state = 'abandoned')
 RETURNING tasks.id;
 
 -- name: fate
@@ -105,7 +105,7 @@ SET state = 'done', result = ended.value ->> 2, receipt = ended.value ->> 3, fil
 FROM jsonb_each(:ends) AS ended
 WHERE tasks.id = ended.value ->> 0 AND fence = ended.value ->> 1
   AND tasks.key = coalesce(ended.value ->> 6, tasks.key)
-  AND state IN ('leased', 'running', 'abandoned')
+  AND (state = 'leased' OR state = 'running' OR state = 'abandoned')
 RETURNING tasks.id, fence, job_id, step, idx;
 
 -- name: fail
@@ -116,7 +116,7 @@ SET state = CASE WHEN :permanent OR attempts >= (
     ready_s = :ready_s, error = :error, message = :message,
     worker = NULL, lease_s = NULL, token = NULL, ended_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :task AND fence = :fence AND key = coalesce(:key, key)
-  AND state IN ('leased', 'running', 'abandoned')
+  AND (state = 'leased' OR state = 'running' OR state = 'abandoned')
 RETURNING job_id, step, idx, state;
 
 -- name: release
