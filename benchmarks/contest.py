@@ -16,6 +16,7 @@ CONTESTS = {
         "intermission": "engine:light",
         "ledger alone": "ledger_alone:light",
         "limit": "handwritten:light",
+        "limit, tasks apart": "handwritten:light_apart",
         "huey": "peers.huey_queue:run",
         "persist-queue": "peers.persist_ack_queue:run",
         "dbos": "peers.dbos_queue:run",

@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,7 @@ from intermission.engine.assignment import BATCH_MAX
 
 PROCESSES = 2
 """As many as Intermission has slots here."""
-SETTINGS = (
-    f"apsw in one process, files by {PROCESSES}; WAL, synchronous=FULL, batches of {BATCH_MAX}"
-)
+SETTINGS = f"apsw; apart: {PROCESSES} processes; WAL, synchronous=FULL, batches of {BATCH_MAX}"
 
 _WORKER = f"{socket.gethostname()}-{os.getpid()}-0123abcd"
 
@@ -72,12 +71,23 @@ def light(count: int, folder: Path) -> float:
     return _drive(count, folder, lambda rows: [_noop(row) for row in rows])
 
 
+def light_apart(count: int, folder: Path) -> float:
+    """No-op tasks, run in other processes, so that a task that crashes takes nothing along."""
+    with _pool(folder) as pool:
+        size = BATCH_MAX // PROCESSES
+        return _drive(count, folder, lambda rows: pool.map(_noop, rows, chunksize=size))
+
+
 def receipted(count: int, folder: Path) -> float:
-    """Each task leaves one fsynced, create-only file, written by one of two processes."""
+    """Each task leaves one fsynced, create-only file, written by one of those processes."""
     for name in ("receipts", "temp"):
         (folder / name).mkdir()
-    with multiprocessing.get_context("fork").Pool(PROCESSES, _enter, (folder,)) as pool:
+    with _pool(folder) as pool:
         return _drive(count, folder, lambda rows: pool.map(_commit, rows, chunksize=32))
+
+
+def _pool(folder: Path) -> Pool:
+    return multiprocessing.get_context("fork").Pool(PROCESSES, _enter, (folder,))
 
 
 def _drive(count: int, folder: Path, work: Callable[[Sequence[Row]], list[str]]) -> float:

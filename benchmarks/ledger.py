@@ -26,7 +26,7 @@ from scale import half_done, sizes
 
 FULL = {
     "rounds": 7,
-    "light": {"intermission": 50_000, "ledger alone": 50_000, "limit": 50_000, None: 500},
+    "light": {"peers": 500, None: 100_000},
     "receipted": {None: 2_000},
     "sizes": [1_000, 10_000, 100_000, 1_000_000],
     "half_done": 1_000_000,
@@ -34,7 +34,7 @@ FULL = {
 }
 QUICK = {
     "rounds": 1,
-    "light": {"intermission": 1_000, "ledger alone": 1_000, "limit": 1_000, None: 30},
+    "light": {"peers": 30, None: 1_000},
     "receipted": {None: 100},
     "sizes": [500, 2_000],
     "half_done": 5_000,
@@ -77,7 +77,8 @@ def contest(name: str, counts: dict[str | None, int], rounds: int, place: Path) 
     for number in range(rounds):
         for contestant in CONTESTS[name]:
             _say(f"{name} {number + 1}/{rounds}: {contestant}")
-            count = counts.get(contestant, counts.get(None, 0))
+            peer = CONTESTS[name][contestant].startswith("peers.")
+            count = counts["peers" if peer else None]
             found = measure(name, contestant, count, place)
             if found is not None:
                 rates.setdefault(contestant, []).append(found["tasks_per_s"])

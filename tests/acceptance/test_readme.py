@@ -134,7 +134,7 @@ def plain(line: str, here: Path, *, chance: bool) -> str:
     line = line.replace(str(here), "/home/you/intermission")
     line = re.sub(r"^bash: line \d+: +\d+ (Killed).*", r"\1", line)
     line = re.sub(r"\b20\d\d-\d\d-\d\d[T ][\d:.,]+", "#", line)
-    line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#", line)
+    line = re.sub(r"\b(\d{5}-)?(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#", line)
     line = re.sub(r"\b[\d:.]+ ?(s|min)\b|\b\d+\.\d+\b", "#", line)
     if chance:
         line = re.sub(r"\d+", "#", line)

@@ -190,8 +190,9 @@ class Bench:
         text = self.source.read_bytes()
         if self.pipeline == "solo":
             return sha256(text).digest() * self.params.get("blocks", 40)
-        if self.pipeline == "thrice":
-            return b"".join(sha256(text + str(no).encode()).digest() for no in range(3))
+        if self.pipeline in ("thrice", "once"):
+            numbers = range(self.params.get("count", 3))
+            return b"".join(sha256(text + str(no).encode()).digest() for no in numbers)
         return joined(text, self.params.get("count", 29))
 
 

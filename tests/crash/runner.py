@@ -3,7 +3,7 @@
 Cold: `runner.py ORDER`. Warm: `runner.py` reads one order per line, forks a process for each
 that has everything imported already, and says on standard output who was started and who
 ended. A run writes what it knows as JSON lines, and ends as the command line would: 0 done,
-1 failed, 4 environment, 75 interrupted. A traceback is never an answer: 70.
+1 failed, 4 environment, 75 interrupted, 130 interrupted early. A traceback is never an answer: 70.
 """
 
 from __future__ import annotations
@@ -101,6 +101,8 @@ def run_once(order: dict[str, Any]) -> int:
     except IntermissionError as e:
         say(fault=e.message, remedy=e.remedy)
         return 1
+    except KeyboardInterrupt:  # before the worker has handlers of its own
+        return 130
     except BaseException:
         say(traceback=traceback.format_exc())
         return CRASHED

@@ -60,6 +60,10 @@ def kill_and_resume(bench: Bench, who: str, site: Call, strace: str) -> bool:
     assert traced.status in ((-9,) if who == "supervisor" else (0, 1, 4)), traced.run.said()
     bench.launcher.assert_nobody_left()
     had, before = bench.receipts(), len(bench.executions())
+    if traced.status == 4 and bench.start().wait(AT_ONCE_S) == 1:
+        # With its guardian's death the task had used up its attempts: it was called failed,
+        # once, and is tried afresh by whoever asks again.
+        assert len(bench.executions()) == before
     bench.run(within_s=AT_ONCE_S)
     bench.assert_right()
     assert not had & set(bench.again(before)), f"{site}: executed although it had a receipt"

@@ -35,6 +35,13 @@ SUPERVISOR_POINTS = (
     "before-expand",
 )
 OTHER_POINTS = ("before-renew", "before-release", "mid-quarantine")
+ONCE = ("before-publish", "after-publish", "after-submit", "before-expand")
+"""A job with one plan and one output passes these once."""
+
+
+def passes(points: tuple[str, ...], often: int) -> list[tuple[str, int]]:
+    """Each point with every count at which to kill."""
+    return [(point, nth) for point in points for nth in range(1, 2 if point in ONCE else often + 1)]
 
 
 def thrice(launcher: Launcher, folder: Path) -> Bench:
@@ -53,11 +60,8 @@ def test_every_point_has_a_test() -> None:
     assert set(POINTS) == {*SLOT_POINTS, *SUPERVISOR_POINTS, *OTHER_POINTS}
 
 
-@pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("point", SLOT_POINTS)
+@pytest.mark.parametrize(("point", "nth"), passes(SLOT_POINTS, 2))
 def test_a_slot_is_killed(point: str, nth: int, launcher: Launcher, tmp_path: Path) -> None:
-    if point.endswith("-publish") and nth > 1:
-        pytest.skip("only one task of this pipeline publishes")
     bench = thrice(launcher, tmp_path)
     status, run = bench.run_cold(crash_at(point, nth))
     assert status in (0, 1), run.said()
@@ -65,11 +69,8 @@ def test_a_slot_is_killed(point: str, nth: int, launcher: Launcher, tmp_path: Pa
     assert_resumes(bench)
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
-@pytest.mark.parametrize("point", SUPERVISOR_POINTS)
+@pytest.mark.parametrize(("point", "nth"), passes(SUPERVISOR_POINTS, 3))
 def test_the_supervisor_is_killed(point: str, nth: int, launcher: Launcher, tmp_path: Path) -> None:
-    if point in ("after-submit", "before-expand") and nth > 1:
-        pytest.skip("one job with one plan passes here once")
     bench = thrice(launcher, tmp_path)
     status, run = bench.run_cold(crash_at(point, nth))
     assert status == -9, run.said()
@@ -112,7 +113,7 @@ def test_killed_while_damaged_files_are_put_aside(
     """The supervisor finds the damage; the damaged task and the join must run again, once."""
     bench = thrice(launcher, tmp_path)
     bench.run()
-    (damaged, *_) = sorted(bench.workspace.glob("artifacts/thrice_cut/*/*/piece.bin"))
+    (damaged, *_) = sorted(bench.workspace.glob("artifacts/part/*/*/piece.bin"))
     damaged.write_bytes(b"not what it was")
     before = len(bench.executions())
     status, run = bench.run_cold(crash_at("mid-quarantine", nth))
@@ -128,7 +129,7 @@ def test_a_slot_killed_while_it_puts_damaged_files_aside(
     bench = thrice(launcher, tmp_path)
     bench.run()
     bench.ledger.unlink()
-    (damaged, *_) = sorted(bench.workspace.glob("artifacts/thrice_cut/*/*/piece.bin"))
+    (damaged, *_) = sorted(bench.workspace.glob("artifacts/part/*/*/piece.bin"))
     damaged.write_bytes(b"not what it was")
     before = len(bench.executions())
     status, run = bench.run_cold(crash_at("mid-quarantine", nth))
@@ -143,9 +144,9 @@ def assert_damage_is_repaired(bench: Bench, damaged: Path, before: int) -> None:
     assert bench.output.read_bytes() == bench.expected
     again = bench.again(before)
     key = damaged.parent.parent.name
-    assert again[f"thrice_cut/{key}"] == 1
-    assert {name.split("/")[0] for name in again} <= {"thrice_cut", "thrice_join"}
-    assert sum(name.startswith("thrice_cut/") for name in again) == 1
+    assert again[f"part/{key}"] == 1
+    assert {name.split("/")[0] for name in again} <= {"part", "whole"}
+    assert sum(name.startswith("part/") for name in again) == 1
     kept = [path.read_bytes() for path in bench.workspace.glob("quarantine/**/piece.bin")]
     assert b"not what it was" in kept
 

@@ -18,6 +18,7 @@ from launcher import Launcher, kill
 KILLS = 600
 GROUPS = 12
 SLOTS = 4
+TARGETS = ("supervisor", "slot", "guardian")
 NAP_MS = 6
 """Of a `weigh`; a `cut` naps one to four times as long."""
 LONGEST_S = 0.7
@@ -40,7 +41,7 @@ class Job:
         run = self.bench.start()
         fell = 0
         while fell < kills and not run.ended_within(self.rng.uniform(0, LONGEST_S)):
-            target = self.rng.choices(("supervisor", "slot", "guardian"), (6, 3, 1))[0]
+            target = self.rng.choices(TARGETS, (6, 3, 1))[0]
             if not self._kill(run, target):
                 continue
             fell += 1
@@ -57,12 +58,15 @@ class Job:
         return fell
 
     def _kill(self, run: Run, target: str) -> bool:
+        """Whether there was anybody to kill. What was in flight may be lost now."""
         if target == "supervisor":
-            self.in_flight += SLOTS
-            return kill(run.pid)
+            found = [run.pid]
+        else:
+            found = run.slots() if target == "slot" else run.guardians()
+        if not found or not kill(self.rng.choice(found)):
+            return False
         self.in_flight += 1 if target == "slot" else SLOTS
-        found = run.slots() if target == "slot" else run.guardians()
-        return bool(found) and kill(self.rng.choice(found))
+        return True
 
     def check(self) -> None:
         bench = self.bench
@@ -73,12 +77,17 @@ class Job:
         assert len(executions) <= bench.tasks() + self.in_flight
 
 
+def seeded() -> random.Random:
+    """Another seed every time; pytest shows it when the test fails."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201
+    return random.Random(seed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_kills_at_random_instants(group: int, launcher: Launcher, tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # noqa: T201
-    rng = random.Random(seed)
+    rng = seeded()
     left = KILLS // GROUPS
     jobs = 0
     while left:
@@ -94,3 +103,23 @@ def test_kills_at_random_instants(group: int, launcher: Launcher, tmp_path: Path
             left -= job.run(left)
         job.check()
     assert left == 0
+
+
+@pytest.mark.slow
+def test_two_workers_on_one_job(launcher: Launcher, tmp_path: Path) -> None:
+    """Two runs of the same command share the work; each is killed and started again."""
+    rng = seeded()
+    bench = Bench(launcher, tmp_path, {"slots": 2}, {"nap_ms": NAP_MS, "litter": True})
+    in_flight, statuses = 0, [1]
+    while 0 not in statuses:
+        runs = [bench.start(), bench.start()]
+        rng.shuffle(runs)
+        for run in runs:
+            if in_flight < 40 and not run.ended_within(rng.uniform(0, LONGEST_S)):
+                in_flight += 2 * kill(run.pid)
+        statuses = [run.wait() for run in runs]
+        launcher.assert_nobody_left()
+        assert set(statuses) <= {0, -9}, [run.said() for run in runs]
+    bench.assert_right()
+    assert len(bench.receipts()) == 60
+    assert len(bench.executions()) <= 60 + in_flight

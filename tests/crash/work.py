@@ -88,31 +88,34 @@ def only(ctx: Context, source: Source, blocks: int = 40) -> File:
 solo = Pipeline("solo", [only])
 
 
-@step(version=1, attempts=3, retry_delays_s=(0.0,))
-def thrice_pieces(ctx: Context, source: Source, count: int = 3) -> list[Piece]:
-    executed("thrice_pieces", ctx)
-    return [Piece(no=no) for no in range(count)]
+def small(name: str, attempts: int) -> Pipeline:
+    """A plan, a map and a join that may be tried so many times, so that a job can fail."""
+
+    @step(version=1, attempts=attempts, retry_delays_s=(0.0,))
+    def plan(ctx: Context, source: Source, count: int = 3) -> list[Piece]:
+        executed("plan", ctx)
+        return [Piece(no=no) for no in range(count)]
+
+    @step(version=1, attempts=attempts, retry_delays_s=(0.0,))
+    def part(ctx: Context, source: Source, piece: Piece, nap_ms: int = 0) -> File:
+        executed("part", ctx)
+        hold_while(piece.no)
+        time.sleep(nap_ms / 1000)
+        out = ctx.out("piece.bin")
+        out.write_bytes(hashlib.sha256(source.path.read_bytes() + str(piece.no).encode()).digest())
+        return out
+
+    @step(version=1, attempts=attempts, retry_delays_s=(0.0,))
+    def whole(ctx: Context, part: list[File]) -> File:
+        executed("whole", ctx)
+        out = ctx.out("joined.bin")
+        out.write_bytes(b"".join(path.read_bytes() for path in part))
+        return out
+
+    return Pipeline(name, [plan, part, whole])
 
 
-@step(version=1, attempts=3, retry_delays_s=(0.0,))
-def thrice_cut(ctx: Context, source: Source, piece: Piece) -> File:
-    executed("thrice_cut", ctx)
-    hold_while(piece.no)
-    out = ctx.out("piece.bin")
-    out.write_bytes(hashlib.sha256(source.path.read_bytes() + str(piece.no).encode()).digest())
-    return out
-
-
-@step(version=1, attempts=3, retry_delays_s=(0.0,))
-def thrice_join(ctx: Context, thrice_cut: list[File]) -> File:
-    executed("thrice_join", ctx)
-    out = ctx.out("joined.bin")
-    out.write_bytes(b"".join(path.read_bytes() for path in thrice_cut))
-    return out
-
-
-thrice = Pipeline("thrice", [thrice_pieces, thrice_cut, thrice_join])
-"""As many attempts as a step has unless it says otherwise, so that a job can fail."""
+thrice, once = small("thrice", 3), small("once", 1)
 
 
 @step(version=1)

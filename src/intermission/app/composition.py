@@ -127,7 +127,8 @@ class App:
             remember_job(store, job)
             if not ledger.submit(job, expand(job, {})):
                 verify(ledger, store, job, scratch, self.clock, thorough=thorough)
-                _retry_stopped(ledger, job)
+                if expected is None:  # `retry` has said what to try again
+                    _retry_stopped(ledger, job)
             reached("after-submit")
             reused = ledger.jobs(job.key)[0].total(TaskState.DONE)
         except BaseException:

@@ -42,7 +42,11 @@ class Failing(Suite):
         assert shown.ended_ms == clock.now_ms()
         again = take_one(ledger)
         assert (again.attempt, again.fence) == (2, lease.fence + 1)
+        claimed = row(ledger, made, "fetch")
+        assert (claimed.ended_ms, claimed.ready_ms) == (None, None)
         finish(ledger, made, again)
+        done = row(ledger, made, "fetch")
+        assert (done.error, done.message) == (None, None)
         assert run(ledger, made) == ["pack"]
         assert job_row(ledger, made).state is JobState.DONE
 

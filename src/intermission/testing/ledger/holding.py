@@ -113,6 +113,13 @@ class Holding(Suite):
         assert beat(ledger, *current, worker="w2") == Renewal(cancelled=frozenset(ids))
         assert beat(ledger, stale) == Renewal(cancelled=frozenset({stale.task_id}))
 
+    def test_a_cancelled_job_is_told_to_whoever_ended_before_it(self, ledger: Ledger) -> None:
+        made = submit(ledger, line_job())
+        done = take_one(ledger)
+        finish(ledger, made, done)
+        ledger.cancel(made.key, reason="no longer wanted")
+        assert beat(ledger, done) == Renewal(cancelled=frozenset({done.task_id}))
+
     def test_each_beat_has_its_own_answer(self, ledger: Ledger, clock: FakeClock) -> None:
         made = planned(ledger, fan_job(), 3)
         other = submit(ledger, line_job(key="other"))
@@ -192,6 +199,19 @@ class Holding(Suite):
         assert again.fence > lease.fence
         assert ledger.deferred("t") is None
         assert finish(ledger, made, lease) == [False]
+
+    def test_a_deferral_ends_with_its_attempt(self, ledger: Ledger) -> None:
+        submit(ledger, line_job())
+        first = take_one(ledger)
+        ledger.defer(first.task_id, first.fence, token="first", timeout_s=600)
+        ledger.release([(first.task_id, first.fence)], reason="drain")
+        assert ledger.deferred("first") is None
+        second = take_one(ledger)
+        ledger.defer(second.task_id, second.fence, token="second", timeout_s=600)
+        assert fail(ledger, second) is TaskState.RETRYING
+        assert ledger.deferred("second") is None
+        beat(ledger, take_one(ledger))
+        assert [ledger.deferred(token) for token in ("first", "second")] == [None, None]
 
     def test_a_beat_that_crosses_a_deferral_does_not_shorten_it(
         self, ledger: Ledger, clock: FakeClock

@@ -46,6 +46,14 @@ class Recovering(Suite):
         assert fail(ledger, take_one(ledger)) is TaskState.RETRYING
         assert row(ledger, made, "a").attempts == 1
 
+    def test_a_drain_gives_back_its_own_attempt_alone(self, ledger: Ledger) -> None:
+        made = submit(ledger, line_job())
+        for _ in range(2):
+            fail(ledger, take_one(ledger))
+        lease = take_one(ledger)
+        ledger.release([(lease.task_id, lease.fence)], reason="drain")
+        assert row(ledger, made, "fetch").attempts == 2
+
     def test_only_a_holder_releases(self, ledger: Ledger, clock: FakeClock) -> None:
         made = planned(ledger, fan_job(), 3)
         old, done, failed = take(ledger)

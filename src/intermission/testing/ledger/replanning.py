@@ -170,6 +170,13 @@ class Replanning(Suite):
         assert index.step == "index"
         assert len(index.inputs["read"]) == 1  # type: ignore[arg-type]
 
+    def test_chunks_nobody_had_claimed_are_removed_too(self, ledger: Ledger) -> None:
+        made = planned(ledger, chain_job(), 3)
+        ledger.spoil([row(ledger, made, "cut").id], reason="its receipt is gone")
+        finish(ledger, made, take_one(ledger), found=chunks(1))
+        assert run(ledger, made) == ["sample[0]", "read[0]", "index"]
+        assert job_row(ledger, made).state is JobState.DONE
+
     def test_no_chunks_at_all_any_more(self, ledger: Ledger) -> None:
         made = planned(ledger, fan_job(), 3)
         plan_again(ledger, made, [])

@@ -52,6 +52,8 @@ class Restarting(Suite):
         assert row(ledger, made, "join").message == "not needed any more"
         shown = job_row(ledger, made)
         assert (shown.state, shown.reason) == (JobState.CANCELLED, "not needed any more")
+        told = [event.message for event in ledger.events() if event.task_id is None]
+        assert told[-1] == "not needed any more"
         assert take(ledger) == []
         assert finish(ledger, made, failed) == [False]
         assert finish(ledger, made, done) == [True]
@@ -364,6 +366,15 @@ class Restarting(Suite):
         ledger.mark(made.key, JobState.DRAINING)
         finish(ledger, made, lease)
         assert job_row(ledger, made).state is JobState.DONE
+
+    def test_a_job_that_was_marked_ended_stays_ended(self, ledger: Ledger) -> None:
+        for state in (JobState.FAILED, JobState.CANCELLED):
+            made = submit(ledger, job(step("a"), key=state))
+            lease = take_one(ledger)
+            ledger.mark(made.key, state, reason="the source is gone")
+            assert finish(ledger, made, lease) == [True]
+            ledger.rescue()
+            assert job_row(ledger, made).state is state
 
     def test_a_plan_is_retried(self, ledger: Ledger) -> None:
         made = submit(ledger, job(plan("cut"), mapped("hear", "cut")))

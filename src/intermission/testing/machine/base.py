@@ -139,6 +139,9 @@ class Machine(RuleBasedStateMachine):
         return done
 
     def complete(self, batch: Sequence[Completion]) -> None:
+        # A holder sends one result, if often: of two in one batch, nobody says which counts.
+        first = {(done.task_id, done.fence): done for done in reversed(batch)}
+        batch = [done for done in batch if first[done.task_id, done.fence] == done]
         plans = [done for done in batch if self._is_plan(done) and not self._is_outdated(done)]
         batch = [done for done in batch if not self._is_plan(done)]
         if plans and self._is_stale(plans[0]):

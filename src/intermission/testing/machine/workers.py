@@ -145,6 +145,8 @@ class Workers(Machine):
         after = self.oracle.rows
         assert (changed > 0) == (after != before)
         for id, row in held.items():
+            if after[id].state is TaskState.CANCELLED:
+                continue  # a plan it waits for has failed in the same sweep
             if id in gone:
                 assert after[id].state is (TaskState.FAILED if id in last else TaskState.ABANDONED)
             else:

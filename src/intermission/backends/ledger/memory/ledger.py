@@ -253,8 +253,10 @@ class MemoryLedger(Changes):
             before = len(self._tables.events)
             now_s = self._clock.monotonic_s()
             held = sorted(id for ids in self._tables.held.values() for id in ids)
-            for row in [self._tables.rows[id] for id in held]:
-                if now_s < row.expires_s and row.worker not in dead:
+            for id in held:
+                row = self._tables.rows[id]  # read now: one that failed may have cancelled it
+                alive = now_s < row.expires_s and row.worker not in dead
+                if alive or row.state not in HELD:
                     continue
                 who = f"worker {row.worker}" if row.worker else "whoever it was deferred to"
                 if row.attempts < self._graph(row.job_id).spec(row).attempts:

@@ -113,6 +113,9 @@ UPDATE tasks
 SET state = CASE WHEN :permanent OR attempts >= (
         SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
     ) THEN 'failed' ELSE 'retrying' END,
+    gap = (:permanent OR attempts >= (
+        SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
+    )) AND (SELECT gap FROM steps WHERE job_id = tasks.job_id AND no = tasks.step),
     ready_s = :ready_s, error = :error, message = :message,
     worker = NULL, lease_s = NULL, token = NULL, ended_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :task AND fence = :fence AND key = coalesce(:key, key)
@@ -139,6 +142,9 @@ UPDATE tasks
 SET state = CASE WHEN attempts >= (
         SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
     ) THEN 'failed' ELSE 'abandoned' END,
+    gap = attempts >= (
+        SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
+    ) AND (SELECT gap FROM steps WHERE job_id = tasks.job_id AND no = tasks.step),
     error = 'SlotDied',
     message = 'the worker ' || coalesce(worker, 'it was deferred to') || ' vanished',
     worker = NULL, lease_s = NULL, token = NULL, ready_s = 0, ended_ms = :now_ms,
@@ -203,9 +209,6 @@ WHERE id = :job AND state IN ('pending', 'running', 'draining')
 SELECT EXISTS (
     SELECT 1 FROM tasks WHERE job_id = ? AND (state = 'failed' OR state = 'cancelled')
 );
-
--- name: leave_gap
-UPDATE tasks SET gap = 1 WHERE job_id = :job AND step = :step AND idx = :idx;
 
 -- name: cancel_hopeless
 -- A blocked task whose input has stopped will never start. If the input is a gap, so is this.

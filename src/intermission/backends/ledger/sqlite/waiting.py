@@ -149,7 +149,6 @@ class Waiting(Reads):
         numbers = self._numbers(job_id)
         reached = dependants(job, spec.name, index, through_plans=True)
         if spec.gap:
-            self._db.execute(SQL["leave_gap"], {"job": job_id, "step": step, "idx": index})
             self._cancel_hopeless(job_id, reached)
         else:
             name = spec.name if spec.plan is None else f"{spec.name}[{index}]"
