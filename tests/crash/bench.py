@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -162,6 +163,10 @@ class Bench:
 
     def tasks(self) -> int:
         return 2 * self.params.get("count", 29) + 2
+
+    def discard(self) -> None:
+        """Remove a bench that told its tale; hundreds of them are a burden to whoever cleans up."""
+        shutil.rmtree(self.folder)
 
     def hold(self, *numbers: int) -> Path:
         """Make these pieces wait in their step until `let_go`."""

@@ -67,4 +67,5 @@ def kill_and_resume(bench: Bench, who: str, site: Call, strace: str) -> bool:
     bench.run(within_s=AT_ONCE_S)
     bench.assert_right()
     assert not had & set(bench.again(before)), f"{site}: executed although it had a receipt"
+    bench.discard()
     return True

@@ -102,6 +102,7 @@ def test_kills_at_random_instants(group: int, launcher: Launcher, tmp_path: Path
         while not job.done:
             left -= job.run(left)
         job.check()
+        bench.discard()
     assert left == 0
 
 

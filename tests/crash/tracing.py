@@ -62,6 +62,10 @@ class Call:
     text: str
 
     @property
+    def failed(self) -> bool:
+        return ") = -1 E" in self.text
+
+    @property
     def opens_for_writing(self) -> bool:
         return self.name == "openat" and bool(re.search("O_CREAT|O_WRONLY|O_RDWR", self.text))
 
@@ -132,12 +136,16 @@ def follow(bench: Bench, who: str, strace: str, options: Sequence[str] = (), **m
 
 
 def write_sites(calls: Sequence[Call]) -> list[Call]:
-    """The calls at which what is on the disk changes.
+    """The calls at which what is on the disk changes; one that fails anyway changes nothing.
 
     Of a long row of page writes the first, the middle and the last stand for all: between them
     the disk holds a transaction that is not committed, whichever of them is the last.
     """
-    writing = [call for call in calls if call.name != "openat" or call.opens_for_writing]
+    writing = [
+        call
+        for call in calls
+        if not call.failed and (call.name != "openat" or call.opens_for_writing)
+    ]
     sites: list[Call] = []
     for name, group in groupby(writing, key=lambda call: call.name):
         row = list(group)
