@@ -26,7 +26,7 @@ from scale import half_done, sizes
 
 FULL = {
     "rounds": 7,
-    "light": {"peers": 500, None: 100_000},
+    "light": {"peers": 2_000, None: 100_000},
     "receipted": {None: 2_000},
     "sizes": [1_000, 10_000, 100_000, 1_000_000],
     "half_done": 1_000_000,
@@ -77,14 +77,13 @@ def contest(name: str, counts: dict[str | None, int], rounds: int, place: Path) 
     for number in range(rounds):
         for contestant in CONTESTS[name]:
             _say(f"{name} {number + 1}/{rounds}: {contestant}")
-            peer = CONTESTS[name][contestant].startswith("peers.")
-            count = counts["peers" if peer else None]
-            found = measure(name, contestant, count, place)
+            found = measure(name, contestant, counts[_kind(name, contestant)], place)
             if found is not None:
                 rates.setdefault(contestant, []).append(found["tasks_per_s"])
                 settings[contestant] = found["settings"]
     return {
         contestant: {
+            "tasks": counts[_kind(name, contestant)],
             "settings": settings[contestant],
             "tasks_per_s": spread(theirs),
             "of_the_limit": spread(_quotients(theirs, rates["limit"])),
@@ -92,6 +91,11 @@ def contest(name: str, counts: dict[str | None, int], rounds: int, place: Path) 
         }
         for contestant, theirs in rates.items()
     }
+
+
+def _kind(name: str, contestant: str) -> str | None:
+    """Peers take long enough with fewer tasks."""
+    return "peers" if CONTESTS[name][contestant].startswith("peers.") else None
 
 
 def _quotients(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
@@ -133,7 +137,7 @@ def table(found: dict[str, Any]) -> str:
         lines.append("|---|---|---|---|---|")
         for contestant, row in found[name].items():
             lines.append(
-                f"| {contestant} | {_text(row['tasks_per_s'], ',.0f')} "
+                f"| {contestant}, {row['tasks']:,} tasks | {_text(row['tasks_per_s'], ',.0f')} "
                 f"| {_text(row['of_the_limit'], '.3g')} "
                 f"| {_text(row['intermission_is'], '.3g')} times | {row['settings']} |"
             )

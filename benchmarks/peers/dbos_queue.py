@@ -20,7 +20,7 @@ def noop(number: int) -> int:
 
 def run(count: int, folder: Path) -> float:
     path = folder / "dbos.sqlite"
-    with sqlite3.connect(path) as db:  # its own choice would be the slower rollback journal
+    with sqlite3.connect(path) as db:  # it chooses none, and gets a rollback journal
         db.execute("PRAGMA journal_mode=WAL")
     dbos = DBOS(
         config={

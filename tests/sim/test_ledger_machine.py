@@ -53,7 +53,7 @@ class SqliteMachine(LedgerMachine):
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
 def test_no_rule_is_broken(machine: type[LedgerMachine], shard: int) -> None:
-    number = int(os.environ.get("INTERMISSION_SEED") or secrets.randbits(32)) + shard
+    number = int(os.environ.get("INTERMISSION_SEED", "1")) + shard
     machine.steps_run = 0
     for n in range(ROUNDS_MAX):
         round_seed = number + n * SHARDS
