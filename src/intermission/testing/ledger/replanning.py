@@ -301,3 +301,17 @@ class Replanning(Suite):
         assert ledger.retry(made.key, [scenes.id]) == 3
         assert run(ledger, made, found=chunks(1)) == ["scenes", "split", "join"]
         assert job_row(ledger, made).state is JobState.DONE
+
+    def test_a_failed_plan_leaves_alone_what_has_its_inputs(self, ledger: Ledger) -> None:
+        made = job(plan("cut"), mapped("look", "cut"), reduce("scenes", "look"))
+        made = replace(made, steps=(*made.steps, step("title", one=["scenes"])))
+        submit(ledger, made)
+        for _ in range(3):  # cut, look[0], scenes
+            finish(ledger, made, take_one(ledger), found=chunks(1))
+        title = take_one(ledger)
+        ledger.spoil([row(ledger, made, "cut").id], reason="its receipt is gone")
+        assert fail(ledger, take_one(ledger), permanent=True) is TaskState.FAILED
+        assert finish(ledger, made, title) == [True]
+        states = states_of(ledger, made)
+        assert (states["scenes"], states["title"]) == (D, D)
+        assert job_row(ledger, made).state is JobState.FAILED

@@ -211,8 +211,10 @@ SELECT EXISTS (
 );
 
 -- name: cancel_hopeless
--- A blocked task whose input has stopped will never start. If the input is a gap, so is this.
-UPDATE tasks AS t SET state = 'cancelled', updated_ms = :now_ms,
+-- A task whose input has stopped will never end well, whatever it does now. If the input is a gap,
+-- so is this; a gap that also lacks another input is one no longer.
+UPDATE tasks AS t SET state = 'cancelled', worker = NULL, lease_s = NULL, token = NULL,
+    updated_ms = :now_ms,
     gap = NOT EXISTS (
         SELECT 1 FROM stopped_inputs AS i
         WHERE i.job_id = :job AND i.step = :step AND NOT i.gap AND (i.at IS NULL OR i.at = t.idx)),
@@ -221,16 +223,10 @@ UPDATE tasks AS t SET state = 'cancelled', updated_ms = :now_ms,
         WHERE i.job_id = :job AND i.step = :step AND (i.at IS NULL OR i.at = t.idx)
         ORDER BY i.gap LIMIT 1)
 WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
-  AND t.state = 'blocked' AND EXISTS (
+  AND (t.state NOT IN ('done', 'failed', 'cancelled') OR t.state = 'cancelled' AND t.gap)
+  AND EXISTS (
     SELECT 1 FROM stopped_inputs AS i
     WHERE i.job_id = :job AND i.step = :step AND (i.at IS NULL OR i.at = t.idx));
-
--- name: cancel_dependants
-UPDATE tasks
-SET state = 'cancelled', gap = 0, message = :message, worker = NULL, lease_s = NULL,
-    token = NULL, updated_ms = :now_ms
-WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last
-  AND (state NOT IN ('done', 'failed', 'cancelled') OR state = 'cancelled' AND gap);
 
 -- name: cancel_all
 UPDATE tasks

@@ -131,7 +131,7 @@ class Waiting(Reads):
         self._sweep(job_id)
 
     def _cancel_hopeless(self, job_id: int, where: Iterable[tuple[str, int | None]]) -> None:
-        """Cancel blocked tasks whose inputs stopped; `where` is in the order of the graph."""
+        """Cancel tasks whose inputs stopped; `where` is in the order of the graph."""
         (stopped,) = self._db.execute(SQL["any_stopped"], (job_id,)).fetchone()
         if stopped:
             numbers = self._numbers(job_id)
@@ -143,18 +143,11 @@ class Waiting(Reads):
         self._db.execute(SQL["settle"], {"job": job_id, "now_ms": self._clock.now_ms()})
 
     def _after_failure(self, job_id: int, step: int, index: int) -> None:
-        """Cancel what can no longer run, or leave a gap; then see what can."""
+        """Cancel what can no longer run; then see what can."""
         job = self._job(job_id)
-        spec = job.steps[step]
         numbers = self._numbers(job_id)
-        reached = dependants(job, spec.name, index, through_plans=True)
-        if spec.gap:
-            self._cancel_hopeless(job_id, reached)
-        else:
-            name = spec.name if spec.plan is None else f"{spec.name}[{index}]"
-            for dependant, at in reached:
-                values = {"job": job_id, "step": numbers[dependant]} | span(at) | self._now()
-                self._db.execute(SQL["cancel_dependants"], values | {"message": f"{name} failed"})
+        reached = dependants(job, job.steps[step].name, index, through_plans=True)
+        self._cancel_hopeless(job_id, reached)
         for dependant, at in reached:
             self._unblock(job_id, numbers[dependant], span(at))
         self._settle(job_id)
