@@ -7,10 +7,9 @@ nothing but the standard library and blake3, does no I/O and reads no clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 from urllib.parse import unquote, urlsplit
@@ -109,6 +108,16 @@ def identity(*parts: str, after: bytes = b"") -> str:
     return blake3(after + framed(*parts)).digest(20).hex()
 
 
+def identities(after: bytes, first: Iterable[str], *more: Iterable[str]) -> Iterator[str]:
+    """`identity(*parts, after=after)` for the parts these sequences have in turn: very many."""
+    if more:
+        yield from (identity(*parts, after=after) for parts in zip(first, *more, strict=True))
+        return
+    for part in first:
+        data = part.encode()
+        yield blake3(b"%b%d:%b" % (after, len(data), data)).digest(20).hex()
+
+
 def identity_of_all(first: str, rest: Iterable[str]) -> str:
     """The same name as `identity(first, *rest)`, for a sequence too long to hold."""
     digest = blake3(framed(first))
@@ -121,13 +130,9 @@ def identity_of_all(first: str, rest: Iterable[str]) -> str:
 def _mass_produced(cls: type[T]) -> type[T]:
     """A value of which tens of thousands a second are made and sent to other processes.
 
-    Frozen for the type checker alone, and pickled as its bare fields: to freeze one, or to
-    pickle it as usual, takes longer than to claim a task.
+    Frozen for the type checker alone: to freeze one takes longer than to claim a task.
     """
-    made = dataclass(slots=True, unsafe_hash=True)(cls)
-    fields = attrgetter(*made.__match_args__)  # type: ignore[attr-defined]
-    made.__reduce__ = lambda self: (made, fields(self))
-    return made
+    return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 class StepKind(StrEnum):

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 
-from intermission.engine.slot import Orders
+from intermission.engine.messages import Orders
 from intermission.engine.tally import Tally
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import tee
 from typing import Any
 
 from intermission.model import (
@@ -20,6 +21,7 @@ from intermission.model import (
     Task,
     canonical,
     framed,
+    identities,
     identity,
     identity_of_all,
 )
@@ -65,10 +67,11 @@ def expand(job: Job, plans: Plans, new: str | None = None) -> Iterator[Task]:
     ]
     for plan, texts in plans.items():
         mapped = [spec for spec in wanted if spec.plan == plan]
-        for index, chunk in enumerate(texts if mapped else ()):
-            known: dict[str, str] = {}
-            for spec in mapped:
-                yield Task(spec.name, index, keys.at(spec, chunk, known), chunk)
+        names = [spec.name for spec in mapped]
+        along = zip(*keys.along(mapped, texts), strict=True)
+        for index, (chunk, named) in enumerate(zip(texts, along, strict=True) if mapped else ()):
+            for name, key in zip(names, named, strict=True):
+                yield Task(name, index, key, chunk)
     for spec in wanted:
         if spec.plan is None:
             yield Task(spec.name, 0, keys.at(spec, None, {}))
@@ -110,14 +113,30 @@ class Keys:
             known[spec.name] = self._key(spec, chunk, known)
         return known[spec.name]
 
+    def along(self, specs: Sequence[StepSpec], texts: Sequence[str]) -> list[Iterator[str]]:
+        """For each of these mapped steps, its keys on one chunk after the other."""
+        streams: dict[str, Iterator[str]] = {}
+
+        def stream(spec: StepSpec) -> Iterator[str]:
+            if spec.name not in streams:
+                same = [stream(upstream) for upstream in self._same[spec.name]]
+                streams[spec.name] = identities(self._beginning(spec), texts, *same)
+            streams[spec.name], mine = tee(streams[spec.name])
+            return mine
+
+        return [stream(spec) for spec in specs]
+
     def _key(self, spec: StepSpec, chunk: str | None, known: dict[str, str]) -> str:
+        same = [self.at(upstream, chunk, known) for upstream in self._same[spec.name]]
+        return identity(chunk or "", *same, after=self._beginning(spec))
+
+    def _beginning(self, spec: StepSpec) -> bytes:
+        """What every task of a step has in its key alike."""
         if spec.name not in self._begun:
             self._begun[spec.name] = self._begin(spec)
-        same = [self.at(upstream, chunk, known) for upstream in self._same[spec.name]]
-        return identity(chunk or "", *same, after=self._begun[spec.name])
+        return self._begun[spec.name]
 
     def _begin(self, spec: StepSpec) -> bytes:
-        """What every task of a step has in its key alike."""
         upstream = {
             edge.param: self._whole(self._steps[edge.upstream], edge.kind)
             for edge in spec.edges

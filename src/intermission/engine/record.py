@@ -25,7 +25,6 @@ from intermission.model import (
     Lease,
     Output,
     Receipt,
-    StepKind,
     TaskRow,
 )
 from intermission.ports.ledger import Ledger
@@ -48,12 +47,14 @@ def complete(
     if not done:
         return []
     reached("before-complete")
-    plans = [job.step(lease.step).kind is StepKind.PLAN for lease, _ in done]
-    others = [completion for (_, completion), plan in zip(done, plans, strict=True) if not plan]
+    plans = {spec.name for spec in plan_steps(job)}
+    others = [completion for lease, completion in done if lease.step not in plans]
     answers = iter(ledger.complete(others) if others else ())
     accepted = [
-        _complete_plan(ledger, store, job, lease, completion, scratch) if plan else next(answers)
-        for (lease, completion), plan in zip(done, plans, strict=True)
+        _complete_plan(ledger, store, job, lease, completion, scratch)
+        if lease.step in plans
+        else next(answers)
+        for lease, completion in done
     ]
     reached("after-complete")
     return accepted

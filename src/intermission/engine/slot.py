@@ -14,13 +14,12 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from math import ceil
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from intermission.engine.messages import Batch, Cancel, Orders, Said
 from intermission.engine.outcome import (
     Deferral,
     Failed,
@@ -38,9 +37,8 @@ from intermission.errors import (
     PipelineError,
     fault_from_os,
 )
-from intermission.model import Job, Lease
+from intermission.model import Lease
 from intermission.pipeline import Deferred, load
-from intermission.ports.store import Store
 
 FLUSH_EVERY_S = 0.1
 """How long an end may wait for others, to be recorded with them in one transaction."""
@@ -49,36 +47,6 @@ MACHINE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
 )
 """A step that meets one of these has met the machine's limits; trying again cannot help."""
-
-
-@dataclass(frozen=True)
-class Orders:
-    """How a slot works on one job: sent once, before its first task."""
-
-    name: str
-    job: Job
-    open_store: Callable[[], Store]
-    open_outputs: Callable[[], Store] | None
-    folder: Path
-    """Where logs and, for a remote store, working files go."""
-    worker: str
-    memory_bytes: int | None = None
-    cpu_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Leases to run one after the other, all under the same orders."""
-
-    orders: str
-    leases: list[Lease]
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """Nobody wants the result of this task any more."""
-
-    task_id: int
 
 
 def main(connection: Connection) -> None:
@@ -92,6 +60,8 @@ class _Slot:
         self._orders: dict[str, Orders] = {}
         self._works: dict[str, Work] = {}
         self._log = _TaskLog()
+        self._lease: Lease | None = None
+        self._hooks = Hooks(self._log.logger, self._report, self._is_cancelled)
         self._cancelled: int | None = None
         self._unsent: list[Outcome] = []
         self._sent_at = 0.0
@@ -116,7 +86,7 @@ class _Slot:
 
     def _flush(self) -> None:
         if self._unsent:
-            self._connection.send(self._unsent)
+            self._connection.send(Said(self._unsent))
             self._unsent = []
         self._sent_at = time.monotonic()
 
@@ -124,13 +94,9 @@ class _Slot:
         started = time.monotonic()
         try:
             self._log.begin(orders, lease)
-            work = self._work(orders)
-            hooks = Hooks(
-                self._log.logger,
-                lambda fraction: self._report(lease, fraction),
-                lambda: self._is_cancelled(lease),
-            )
-            return Finished(run_task(work, lease, hooks), time.monotonic() - started)
+            self._lease = lease
+            done = run_task(self._work(orders), lease, self._hooks)
+            return Finished(done, time.monotonic() - started)
         except Deferred as e:
             return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)
         except CorruptArtifact as e:
@@ -174,18 +140,19 @@ class _Slot:
         _limit(orders)
         return self._works[orders.name]
 
-    def _report(self, lease: Lease, fraction: float) -> None:
-        now = time.monotonic()
-        if now - self._reported_at >= PROGRESS_EVERY_S:
+    def _report(self, fraction: float) -> None:
+        lease, now = self._lease, time.monotonic()
+        if lease is not None and now - self._reported_at >= PROGRESS_EVERY_S:
             self._reported_at = now
             self._connection.send([Progressed(lease.task_id, lease.fence, fraction)])
 
-    def _is_cancelled(self, lease: Lease) -> bool:
-        while self._cancelled != lease.task_id and self._connection.poll():
+    def _is_cancelled(self) -> bool:
+        running = None if self._lease is None else self._lease.task_id
+        while self._cancelled != running and self._connection.poll():
             message = self._connection.recv()
             if isinstance(message, Cancel):
                 self._cancelled = message.task_id
-        return self._cancelled == lease.task_id
+        return self._cancelled == running
 
 
 def _limit(orders: Orders) -> None:
@@ -213,8 +180,9 @@ class _TaskLog(io.TextIOBase):
     """
 
     def __init__(self) -> None:
-        self._path = ""  # a text, because most light tasks never look at it
+        self._attempt: tuple[Orders, Lease] | None = None
         self._fd: int | None = None
+        self._path = ""
         self._last: tuple[int, str] | None = None
         self._null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         self.logger = logging.Logger("intermission.step")
@@ -227,25 +195,28 @@ class _TaskLog(io.TextIOBase):
         self.logger.addHandler(handler)
 
     def begin(self, orders: Orders, lease: Lease) -> None:
-        self._path = f"{orders.folder}/{log_name(lease.step, lease.key, lease.attempt)}"
+        self._attempt = orders, lease
         if orders.job.step(lease.step).light:
             self.close_last()
         else:
             self._open()
 
     def _open(self) -> None:
-        if self._fd is None and self._path:
+        if self._fd is None and self._attempt is not None:
+            orders, lease = self._attempt
+            path = f"{orders.folder}/{log_name(lease.step, lease.key, lease.attempt)}"
             with suppress(OSError):
-                self._fd = self._reuse_last() or _append_to(self._path)
+                self._fd = self._reuse_last(path) or _append_to(path)
+                self._path = path
                 _redirect(self._fd)
 
-    def _reuse_last(self) -> int | None:
+    def _reuse_last(self, new: str) -> int | None:
         if self._last is None:
             return None
         fd, path = self._last
         with suppress(OSError):
-            if os.fstat(fd).st_size == 0 and not Path(self._path).exists():
-                Path(path).rename(self._path)
+            if os.fstat(fd).st_size == 0 and not Path(new).exists():
+                Path(path).rename(new)
                 self._last = None
                 return fd
         self.close_last()
@@ -254,7 +225,7 @@ class _TaskLog(io.TextIOBase):
     def end(self) -> None:
         if self._fd is not None:
             self._last = self._fd, self._path
-        self._fd, self._path = None, ""
+        self._fd = self._attempt = None
 
     def close_last(self) -> None:
         """Be done with the log of the last attempt; nothing is written until the next."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from intermission.engine.guardian import Guardian
+from intermission.engine.messages import Batch, Cancel, Orders
 from intermission.engine.outcome import Outcome, Progressed
-from intermission.engine.slot import Batch, Cancel, Orders
 from intermission.model import Lease
 
 

@@ -1,0 +1,77 @@
+"""What a worker and its slots say to each other.
+
+Leases and ends travel many at once, field by field: to send them as objects would cost more
+than to claim them. They arrive as the objects they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from intermission.engine.outcome import Finished, Outcome
+from intermission.model import Completion, Job, Lease
+from intermission.ports.store import Store
+
+_lease_fields = attrgetter(*Lease.__match_args__)
+_completion_fields = attrgetter(*Completion.__match_args__)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How a slot works on one job: sent once, before its first task."""
+
+    name: str
+    job: Job
+    open_store: Callable[[], Store]
+    open_outputs: Callable[[], Store] | None
+    folder: Path
+    """Where logs and, for a remote store, working files go."""
+    worker: str
+    memory_bytes: int | None = None
+    cpu_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Leases to run one after the other, all under the same orders."""
+
+    orders: str
+    leases: list[Lease]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _batch, (self.orders, list(zip(*map(_lease_fields, self.leases), strict=True)))
+
+
+def _batch(orders: str, columns: list[tuple[Any, ...]]) -> Batch:
+    return Batch(orders, list(map(Lease, *columns)))
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Nobody wants the result of this task any more."""
+
+    task_id: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """How tasks ended. A worker receives the bare list."""
+
+    outcomes: Sequence[Outcome]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ends = [one for one in self.outcomes if isinstance(one, Finished)]
+        others = [one for one in self.outcomes if not isinstance(one, Finished)]
+        columns = list(zip(*(_completion_fields(one.completion) for one in ends), strict=True))
+        return _outcomes, (columns, [one.took_s for one in ends], others)
+
+
+def _outcomes(
+    columns: list[tuple[Any, ...]], took_s: list[float], others: list[Outcome]
+) -> list[Outcome]:
+    ends = map(Finished, map(Completion, *columns), took_s) if columns else ()
+    return [*ends, *others]
