@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 # The suites that ship are full of assertions: show what was compared when one fails.
 pytest.register_assert_rewrite("intermission.testing")
+
+pytest_plugins = ["servers.seaweed", "servers.fault_proxy"]
+
+# A shell starts what runs in the background with SIGINT ignored, and everything it starts
+# inherits that, the commands that the tests interrupt among them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +27,8 @@ def require() -> Callable[[str], str]:
     """`require("strace")` is the tool's path; without the tool the test skips, or fails on CI."""
 
     def find(tool: str) -> str:
-        path = shutil.which(tool)
+        # Some tools come in wheels, and lie beside the interpreter.
+        path = shutil.which(tool) or shutil.which(tool, path=Path(sys.executable).parent)
         if path is None and os.environ.get("CI") == "true":
             pytest.fail(f"{tool} is not installed, and on CI nothing may be skipped")
         if path is None:

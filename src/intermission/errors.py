@@ -14,11 +14,16 @@ in the backend that met them.
     │   │   ├── LedgerCorrupt         4   the file is not a ledger, or is damaged
     │   │   ├── LedgerTooNew          4   a newer program wrote it
     │   │   └── StalePlans            4   another plan finished first; compute the tasks again
-    │   └── StoreError                4   reading or writing objects failed
+    │   ├── StoreError                4   reading or writing objects failed
+    │   │   ├── StoreRefused          4   credentials are missing or denied, or there is no bucket
+    │   │   └── StoreUnavailable     75   it gave no usable answer for long; progress is saved
+    │   └── LockLost                 75   another machine took the workspace over
+    ├── WorkspaceBusy                75   another machine is at work in the workspace
     ├── SourceError                   1   permanent: a source is missing or unreadable
     │   └── SourceChanged             1   its content changed while it was being worked on
     ├── TaskError                     1   retryable: one attempt went wrong
     │   ├── Permanent                 1   no further attempt can help
+    │   │   └── MediaError            1   a media file is broken, or no media at all
     │   ├── SlotDied                  1   the process running the task was killed
     │   └── TimedOut                  1   the task ran past its time-out
     ├── CorruptArtifact               1   an input's bytes are not what its receipt says
@@ -93,6 +98,35 @@ class StoreError(EnvironmentFault):
     """An object could not be read, written, listed or deleted."""
 
 
+class StoreRefused(StoreError):
+    """The store turns this user away: credentials missing or denied, or no such bucket."""
+
+    retryable = False
+
+
+class StoreUnavailable(StoreError):
+    """The store gave no usable answer, however often it was asked; progress is saved."""
+
+    exit_code = 75
+
+
+class LockLost(EnvironmentFault):
+    """This process no longer owns the workspace; whoever does continues from its receipts."""
+
+    exit_code = 75
+
+
+class WorkspaceBusy(IntermissionError):
+    """Somebody else owns the workspace, and is alive as far as its store can tell."""
+
+    exit_code = 75
+
+    def __init__(self, message: str, *, owner: str, since_ms: int, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.owner = owner
+        self.since_ms = since_ms
+
+
 class SourceError(IntermissionError):
     """A source is missing or cannot be read."""
 
@@ -102,15 +136,29 @@ class SourceChanged(SourceError):
 
 
 class TaskError(IntermissionError):
-    """One attempt at a task failed; another attempt may succeed."""
+    """One attempt at a task failed; another attempt may succeed.
+
+    `retry_after_s` is how long somebody asked us to wait before the next; None leaves it to the
+    step's own delays.
+    """
 
     retryable = True
+
+    def __init__(
+        self, message: str, *, remedy: str = "", retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after_s = retry_after_s
 
 
 class Permanent(TaskError):
     """This task can never succeed: raise it from a step to skip the remaining attempts."""
 
     retryable = False
+
+
+class MediaError(Permanent):
+    """A file cannot be used as media, for what is in it."""
 
 
 class SlotDied(TaskError):

@@ -25,6 +25,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    SecretStr,
     ValidationError,
     field_validator,
 )
@@ -94,6 +95,26 @@ class Settings(BaseModel):
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = (
         Field(default="warning", description="debug, info, warning or error")
     )
+    output_dir: Path | None = Field(
+        default=None, description="a folder for outputs, instead of one beside each source"
+    )
+    speech_device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="where speech models run: auto, cpu or cuda"
+    )
+    speech_precision: str = Field(
+        default="auto",
+        pattern=r"^(auto|int8|int8_float16|int8_float32|float16|bfloat16|float32)$",
+        description="auto, int8, int8_float16, int8_float32, float16, bfloat16 or float32",
+    )
+    speech_threads: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="threads of one speech model; its share of the cores unless set"
+    )
+    speech_url: str | None = Field(
+        default=None, description="where the http speech engine is, such as http://host:8000/v1"
+    )
+    speech_api_key: SecretStr | None = Field(
+        default=None, description="the key that the http speech engine asks for"
+    )
     workspace_name: str = Field(
         default=".intermission",
         pattern=r"^\.?\w[\w.-]*$",
@@ -107,6 +128,20 @@ class Settings(BaseModel):
         if isinstance(value, bool):
             raise ValueError("true and false mean nothing here")
         return value
+
+
+_current: Settings | None = None
+
+
+def use(settings: Settings) -> None:
+    """Make these the settings of this process: a slot works with those of its worker."""
+    global _current
+    _current = settings
+
+
+def current() -> Settings:
+    """The settings of this process, for code that nobody hands any, such as a step."""
+    return load_settings({}).settings if _current is None else _current
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,19 @@ from typing import Any, TextIO
 CRASH_VARIABLE = "INTERMISSION_CRASH_AT"
 """`NAME` or `NAME:3`: the process that reaches this point (for the third time) kills itself."""
 
+OWNERSHIP_POINTS = (
+    "before-lock-take",  # a workspace's lock may be taken, the request is about to be made
+    "after-lock-take",  # the lock is ours, and the ledger is not yet
+    "before-lock-renew",  # the lock's next sign of life is about to be given
+    "after-lock-renew",  # the lock's next sign of life was given
+    "before-lock-free",  # the ledger is uploaded, the lock is about to be freed
+    "after-lock-free",  # the lock is free
+    "before-ledger-backup",  # the ledger changed, a copy is about to be made
+    "after-ledger-backup",  # the copy is made and checked, about to be uploaded
+    "after-ledger-upload",  # the copy is in the store, and nothing here says so
+)
+"""Passed only where a workspace is in an object store and its ledger is a copy."""
+
 POINTS = (
     "after-claim",  # the ledger has given leases, nothing has been done with them
     "before-step",  # inputs are fetched, the step's function is about to be called
@@ -38,6 +51,7 @@ POINTS = (
     "before-release",  # a draining worker is about to give its leases back
     "mid-quarantine",  # some of a corrupt task's objects are moved away, others are not
     "before-renew",  # heartbeats are collected, about to be handed to the ledger
+    *OWNERSHIP_POINTS,
 )
 
 _listeners: tuple[Callable[[str], None], ...] = ()

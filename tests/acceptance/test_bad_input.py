@@ -172,7 +172,12 @@ def test_wrong_parameters(cli: Cli) -> None:
 
 def test_wrong_usage(cli: Cli) -> None:
     assert "Missing argument" in cli("run", code=2).err
-    assert "No such option" in cli("run", "--sloths", "3", code=2).err
+    in_sentence(cli("run", "--sloths", "3", code=2).err, "no option --sloths")
+    source = cli.source()
+    in_sentence(cli.run("letters", source, "--sise", "3", code=2).err, "Did you mean --size?")
+    in_sentence(cli.run("letters", source, "--size", code=2).err, "--size has no value")
+    in_sentence(cli.run("letters", "--size", "3", code=2).err, "no source is given")
+    assert "No such option" in cli("status", "--sloths", code=2).err
     assert "No such command" in cli("rum", code=2).err
     in_sentence(cli("ls", "nowhere", code=2).err, "nowhere is not a folder")
     in_sentence(cli.run("letters", cli.source(), "--slots", 0, code=2).err, "--slots", "at least 1")

@@ -80,7 +80,7 @@ def test_a_dumb_terminal_gets_lines(cli: Cli) -> None:
 def test_a_pipe_gets_plain_lines(cli: Cli) -> None:
     source = cli.source()
     ended = cli.run("letters", source)
-    first, second, last = ended.err.splitlines()
+    first, *_, second, last = ended.err.splitlines()  # a slow machine says more in between
     assert (first, second) == ("a.txt: started", "a.txt: done")
     assert last.startswith("reused 0 of 5 tasks")
     assert "\x1b" not in ended.err

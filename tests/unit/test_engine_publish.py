@@ -12,11 +12,13 @@ from intermission.backends.store.memory import MemoryStore
 from intermission.engine.publish import publish, published_name
 from intermission.engine.receipt import fetch_files
 from intermission.errors import CorruptArtifact
-from intermission.model import FileRef, Output, StepKind, StepSpec
+from intermission.model import FileRef, Output, Source, StepKind, StepSpec
 from intermission.telemetry import listen
 from intermission.testing.faults import Crashed, crashing
+from intermission.testing.jobs import line_job
 
 SPEC = StepSpec("join", 1, StepKind.REDUCE, publish="")
+JOB = replace(line_job(), source=Source("file:///media/My%20talk.final.mp4", "f"))
 CHUNK = replace(SPEC, publish="chunks/chunk_{index:04d}.txt")
 
 
@@ -49,7 +51,7 @@ def test_files_appear_under_their_names(
     store: MemoryStore, outputs: MemoryStore, tmp_path: Path
 ) -> None:
     files = [file(store, b"text"), file(store, b"times", "sub/talk.srt")]
-    assert publish(store, outputs, SPEC, 0, files, tmp_path) == ["talk.txt", "sub/talk.srt"]
+    assert publish(store, outputs, JOB, SPEC, 0, files, tmp_path) == ["talk.txt", "sub/talk.srt"]
     assert outputs.read("talk.txt") == b"text"
     assert outputs.read("sub/talk.srt") == b"times"
 
@@ -57,18 +59,21 @@ def test_files_appear_under_their_names(
 def test_a_template_names_the_file_of_a_chunk(
     store: MemoryStore, outputs: MemoryStore, tmp_path: Path
 ) -> None:
-    assert publish(store, outputs, CHUNK, 12, [file(store, b"text")], tmp_path) == [
+    assert publish(store, outputs, JOB, CHUNK, 12, [file(store, b"text")], tmp_path) == [
         "chunks/chunk_0012.txt"
     ]
     with_name = replace(SPEC, publish="{index}/{name}")
-    assert published_name(with_name, 3, FileRef("a.txt", "k", 0, "")) == "3/a.txt"
+    assert published_name(JOB, with_name, 3, FileRef("a.txt", "k", 0, "")) == "3/a.txt"
+    with_stem = replace(SPEC, publish="{stem}.{ext}")
+    named = published_name(JOB, with_stem, 0, FileRef("transcript.srt", "k", 0, ""))
+    assert named == "My talk.final.srt"
 
 
 def test_a_large_result_is_no_output(
     store: MemoryStore, outputs: MemoryStore, tmp_path: Path
 ) -> None:
     result = file(store, b"[]", "result.json")
-    assert publish(store, outputs, SPEC, 0, [result], tmp_path) == []
+    assert publish(store, outputs, JOB, SPEC, 0, [result], tmp_path) == []
     assert list(outputs.list("")) == []
 
 
@@ -76,8 +81,11 @@ def test_what_is_in_place_is_left_alone(
     store: MemoryStore, outputs: MemoryStore, tmp_path: Path
 ) -> None:
     files = [file(store, b"text")]
-    assert passes(store, outputs, SPEC, 0, files, tmp_path) == ["before-publish", "after-publish"]
-    assert passes(store, outputs, SPEC, 0, files, tmp_path) == []
+    assert passes(store, outputs, JOB, SPEC, 0, files, tmp_path) == [
+        "before-publish",
+        "after-publish",
+    ]
+    assert passes(store, outputs, JOB, SPEC, 0, files, tmp_path) == []
 
 
 @pytest.mark.parametrize("change", ["gone", "altered", "forgotten", "garbled"])
@@ -85,7 +93,7 @@ def test_what_is_not_in_place_is_put_there_again(
     store: MemoryStore, outputs: MemoryStore, tmp_path: Path, change: str
 ) -> None:
     files = [file(store, b"text")]
-    publish(store, outputs, SPEC, 0, files, tmp_path)
+    publish(store, outputs, JOB, SPEC, 0, files, tmp_path)
     if change == "gone":
         outputs.delete("talk.txt")
     elif change == "altered":
@@ -94,19 +102,19 @@ def test_what_is_not_in_place_is_put_there_again(
         store.delete("published/talk.txt.json")
     else:
         store.replace("published/talk.txt.json", b"{")
-    assert passes(store, outputs, SPEC, 0, files, tmp_path)
+    assert passes(store, outputs, JOB, SPEC, 0, files, tmp_path)
     assert outputs.read("talk.txt") == b"text"
-    assert passes(store, outputs, SPEC, 0, files, tmp_path) == []
+    assert passes(store, outputs, JOB, SPEC, 0, files, tmp_path) == []
 
 
 def test_another_jobs_output_is_replaced_in_one_step(
     store: MemoryStore, outputs: MemoryStore, tmp_path: Path
 ) -> None:
     old, new = [file(store, b"old")], [file(store, b"new")]
-    publish(store, outputs, SPEC, 0, old, tmp_path)
-    publish(store, outputs, SPEC, 0, new, tmp_path)
+    publish(store, outputs, JOB, SPEC, 0, old, tmp_path)
+    publish(store, outputs, JOB, SPEC, 0, new, tmp_path)
     assert outputs.read("talk.txt") == b"new"
-    publish(store, outputs, SPEC, 0, old, tmp_path)
+    publish(store, outputs, JOB, SPEC, 0, old, tmp_path)
     assert outputs.read("talk.txt") == b"old"
 
 
@@ -116,8 +124,8 @@ def test_a_crash_on_the_way_is_made_good(
     files = [file(store, b"text"), file(store, b"times", "talk.srt")]
     for point in ("before-publish", "after-publish"):
         with crashing(point), pytest.raises(Crashed):
-            publish(store, outputs, SPEC, 0, files, tmp_path)
-    publish(store, outputs, SPEC, 0, files, tmp_path)
+            publish(store, outputs, JOB, SPEC, 0, files, tmp_path)
+    publish(store, outputs, JOB, SPEC, 0, files, tmp_path)
     assert {stat.key for stat in outputs.list("")} == {"talk.txt", "talk.srt"}
 
 
@@ -127,7 +135,7 @@ def test_altered_bytes_are_never_published(
     made = file(store, b"text")
     store.replace(made.key, b"TEXT")
     with pytest.raises(CorruptArtifact):
-        publish(store, outputs, SPEC, 0, [made], tmp_path)
+        publish(store, outputs, JOB, SPEC, 0, [made], tmp_path)
     assert list(outputs.list("")) == []
 
 
@@ -137,6 +145,6 @@ def test_a_file_that_was_an_input_can_be_published(
     """Inputs and outputs are fetched to the same place, under the same names."""
     made = file(store, b"text")
     fetch_files(store, Output("k", "1", (made,)), tmp_path)
-    publish(store, outputs, SPEC, 0, [made], tmp_path)
+    publish(store, outputs, JOB, SPEC, 0, [made], tmp_path)
     fetch_files(store, Output("k", "1", (made,)), tmp_path)
     assert outputs.read("talk.txt") == b"text"

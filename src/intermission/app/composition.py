@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ from intermission.errors import (
     UsageError,
     fault_from_os,
 )
-from intermission.model import Job, JobState, Output, Task, TaskState
+from intermission.model import Job, JobState, Output, Task, TaskState, identity
 from intermission.pipeline import Pipeline
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.ledger import Ledger
@@ -65,8 +65,7 @@ class App:
         folder = source.parent / self.settings.workspace_name / source.name
         outputs = None
         if output is not None:
-            place = source.parent / output / self._output_name(source, output)
-            outputs = partial(LocalStore, place, temp=folder / ".tmp")
+            outputs = self._outputs(source, output, folder / ".tmp")
         return Workspace(
             folder=folder,
             open_store=partial(LocalStore, folder),
@@ -74,16 +73,18 @@ class App:
             open_ledger=partial(_open_ledger, folder / LEDGER_NAME),
         )
 
-    def _output_name(self, source: Path, output: str) -> str:
-        """The source's stem, or its whole name where another source took the stem first."""
-        claims = LocalStore(source.parent / self.settings.workspace_name)
-        key = f"outputs/{output}/{source.stem}"
-        try:
-            claims.create(key, source.name.encode())
-        except AlreadyExists:
-            if claims.read(key) != source.name.encode():
-                return source.name
-        return source.stem
+    def _outputs(self, source: Path, output: str, temp: Path) -> Callable[[], LocalStore]:
+        if self.settings.output_dir is None:
+            place = source.parent
+            owner = source.name
+        else:
+            place = self.settings.output_dir.expanduser().resolve()
+            owner = str(source.resolve())
+            output = ""
+            temp = place / self.settings.workspace_name / ".tmp"  # on the same file system
+        claims = LocalStore(place / self.settings.workspace_name)
+        name = _claimed_name(claims, f"outputs/{output}".rstrip("/"), source, owner)
+        return partial(LocalStore, place / output / name, temp=temp)
 
     def sources(self, places: Sequence[str], include: Sequence[str] = ()) -> list[Path]:
         name = self.settings.workspace_name
@@ -190,6 +191,22 @@ class App:
         if living(workspace):
             return Swept(0, 0, 0, in_use=True)
         return collect(workspace.open_store(), self.clock, grace_s=grace_s, dry_run=dry_run)
+
+
+def _claimed_name(claims: Store, prefix: str, source: Path, owner: str) -> str:
+    """The source's stem, or its whole name where another source took the stem first."""
+    names = (source.stem, source.name, f"{source.name}-{identity(owner)[:8]}")
+    for name in names:
+        try:
+            claims.create(f"{prefix}/{name}", owner.encode())
+        except AlreadyExists:
+            if claims.read(f"{prefix}/{name}") != owner.encode():
+                continue
+        return name
+    raise UsageError(
+        f"every name for the outputs of {source} is taken: {', '.join(names)}.",
+        remedy="Give another --output-dir.",
+    )
 
 
 def _retry_stopped(ledger: Ledger, job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,9 @@ from intermission.pipeline.load import resolve
 from intermission.ports.ledger import Ledger
 
 FAILURES_SHOWN = 5
+
+
+Read = Callable[[Sequence[str], Pipeline], tuple[Sequence[str], Mapping[str, Any]]]
 
 
 @dataclass
@@ -90,14 +93,19 @@ def run(
     fresh: bool = False,
     thorough: bool = False,
     expected: str | None = None,
+    read: Read | None = None,
 ) -> RunReport:
     """Run a pipeline over sources to its end, or to an interruption.
 
-    With `expected`, only if the job is the one with that key.
+    With `expected`, only if the job is the one with that key. `read` tells the sources among
+    `places` from the pipeline's own options, once the pipeline is loaded.
     """
     guardian = Guardian(slot.main)  # before anything opens a ledger or starts a thread
     try:
         pipeline = load(ref)
+        if read is not None:
+            places, own = read(places, pipeline)
+            params = {**params, **own}
         pipeline.bind(params)
         runs = [SourceRun(path) for path in app.sources(places, include)]
     except BaseException:
@@ -216,6 +224,6 @@ def _publish_all(submission: Submission) -> list[Path]:
     for row, output in submission.ledger.receipts(job.key):
         spec = job.step(row.step)
         if spec.publish is not None:
-            names = publish(submission.store, outputs, spec, row.index, output.files, scratch)
+            names = publish(submission.store, outputs, job, spec, row.index, output.files, scratch)
             paths += [path for name in names if (path := outputs.local_path(name))]
     return paths

@@ -38,9 +38,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+# A pipeline's parameters are options too, and known only once it is loaded.
+for function in (run.run, plan.plan):
+    app.command(cls=Command, context_settings={"ignore_unknown_options": True})(function)
 for function in (
-    run.run,
-    plan.plan,
     ls.ls,
     status.status,
     watch.watch,

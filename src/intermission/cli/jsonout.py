@@ -124,6 +124,7 @@ def source_fields(run: SourceRun) -> dict[str, Any]:
         "steps": {} if row is None else steps_fields(row),
         "outputs": [str(path) for path in run.outputs],
         "failures": [task_fields(failed) for failed in run.failures],
+        "warnings": list(run.tally.warnings),
         "error": None if run.error is None else error_fields(run.error),
     }
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from intermission.app import App
+    from intermission.pipeline import Pipeline
 
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log more, and show the traceback of an error.")
@@ -51,6 +54,33 @@ Include = Annotated[
         "--include", metavar="PATTERN", help="Of a folder, only files like *.mp4. Repeatable."
     ),
 ]
+OutputDir = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Where outputs go, instead of beside each source."),
+]
+Slots = Annotated[int | None, typer.Option(metavar="N", help="How many tasks run at a time.")]
+Can = Annotated[
+    list[str] | None,
+    typer.Option(metavar="LABEL", help="What steps may need, such as gpu. Repeatable."),
+]
+DrainS = Annotated[
+    float | None, typer.Option(metavar="S", help="Time that running tasks get to end.")
+]
+LeaseTtlS = Annotated[
+    float | None, typer.Option(metavar="S", help="When a vanished worker's tasks go on.")
+]
+RenewEveryS = Annotated[
+    float | None, typer.Option(metavar="S", help="Time between renewals of a lease.")
+]
+RetryDelaysS = Annotated[
+    str | None, typer.Option(metavar="S,S,...", help="Waits before further attempts.")
+]
+SlotMemoryBytes = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Memory limit of a slot, such as 2GiB.")
+]
+SlotCpuS = Annotated[
+    float | None, typer.Option(metavar="S", help="CPU time that one task may use.")
+]
 
 HERE = Path()
 
@@ -64,6 +94,49 @@ def open_app(verbose: bool = False, **flags: Any) -> App:
     settings = load_settings(flags).settings
     configure_logging("debug" if verbose else settings.log_level)
     return App(settings)
+
+
+def refuse_option(pipeline: str) -> None:
+    """An option that nobody knows ends up where the pipeline's name is expected."""
+    from intermission.errors import ParameterError
+
+    if pipeline.startswith("-"):
+        raise ParameterError(
+            f"there is no option {pipeline}.", remedy="`intermission run --help` lists them."
+        )
+
+
+def own_options(words: Sequence[str], pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
+    """Sources, and the pipeline's parameters that were given as options: `--chunk-seconds 30`."""
+    from difflib import get_close_matches
+
+    from intermission.errors import ParameterError
+
+    sources: list[str] = []
+    params: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-"):
+            sources.append(word)
+            continue
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if name not in pipeline.parameters:
+            known = [f"--{name.replace('_', '-')}" for name in pipeline.parameters]
+            close = get_close_matches(option, known, n=1)
+            raise ParameterError(
+                f"there is no option {option}.",
+                remedy=f"Did you mean {close[0]}?"
+                if close
+                else f"`intermission plan {pipeline.name}` shows the pipeline's own.",
+            )
+        if name in params:
+            raise ParameterError(f"{option} is given twice.", remedy="Give it one value.")
+        given = value if equals else next(rest, None)
+        if given is None:
+            raise ParameterError(f"{option} has no value.", remedy=f"Write {option} VALUE.")
+        params[name] = given
+    return sources, params
 
 
 def parse_params(given: list[str] | None) -> dict[str, str]:

@@ -46,6 +46,8 @@ class PlainReporter:
 
     def closed(self, run: SourceRun) -> None:
         self._meter.closed(run)
+        for warning in run.tally.warnings:
+            self._print(f"{near(run.path)}: warning: {warning}")
         self._print(f"{near(run.path)}: {end_text(run)}")
 
     def finish(self) -> None:

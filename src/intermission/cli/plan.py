@@ -14,7 +14,9 @@ from intermission.cli.options import (
     PipelineName,
     Verbose,
     open_app,
+    own_options,
     parse_params,
+    refuse_option,
 )
 
 if TYPE_CHECKING:
@@ -49,14 +51,17 @@ def plan(
     from intermission.pipeline import load
     from intermission.pipeline.load import resolve
 
+    refuse_option(pipeline)
     app = open_app(verbose)
-    loaded, params = load(pipeline), parse_params(param)
-    if not sources:
+    loaded = load(pipeline)
+    places, own = own_options(sources or (), loaded)
+    params = parse_params(param) | own
+    if not places:
         emit({"event": "pipeline", **_pipeline_fields(loaded)}) if as_json else _draw(loaded)
         return
     loaded.bind(params)
     documents: list[dict[str, Any]] = []
-    for path in app.sources(sources, include or ()):
+    for path in app.sources(places, include or ()):
         job, forecast = app.forecast(loaded, resolve(pipeline), path, params)
         document = _document(path, job, forecast)
         documents.append(document)
@@ -135,16 +140,15 @@ def _pipeline_fields(pipeline: Pipeline) -> dict[str, Any]:
 def _parameters(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
     import json
 
-    from intermission.pipeline.hints import type_name
+    from intermission.pipeline.hints import description, type_name
     from intermission.pipeline.step import encode_parameter
 
     return {
-        name: {"type": type_name(hint), "required": True}
-        if default is ...
-        else {
+        name: {
             "type": type_name(hint),
-            "required": False,
-            "default": json.loads(encode_parameter(hint, default)),
+            "description": description(hint),
+            "required": default is ...,
+            "default": None if default is ... else json.loads(encode_parameter(hint, default)),
         }
         for name, (hint, default) in pipeline.parameters.items()
     }
@@ -154,4 +158,5 @@ def _draw(pipeline: Pipeline) -> None:
     print(pipeline.explain())
     for name, parameter in _parameters(pipeline).items():
         default = "" if parameter["required"] else f" = {parameter['default']!r}"
-        print(f"  --param {name}: {parameter['type']}{default}")
+        meaning = f"  {parameter['description']}" if parameter["description"] else ""
+        print(f"  --{name.replace('_', '-')} {parameter['type']}{default}{meaning}")

@@ -52,6 +52,9 @@ class RichReporter:
 
     def closed(self, run: SourceRun) -> None:
         self._meter.closed(run)
+        for warning in run.tally.warnings:
+            line = Text(f"{near(run.path)}: warning: {warning}")
+            self._console.print(line, style="yellow")
         if not run.done:
             line = Text(f"{near(run.path)}: {end_text(run)}")
             self._console.print(line, style="red" if run.error or run.failures else "yellow")

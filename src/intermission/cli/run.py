@@ -12,16 +12,29 @@ import typer
 from intermission.cli.options import (
     AsJson,
     AsJsonLines,
+    Can,
+    DrainS,
     Include,
+    LeaseTtlS,
+    OutputDir,
     Params,
     PipelineName,
+    RenewEveryS,
+    RetryDelaysS,
+    SlotCpuS,
+    SlotMemoryBytes,
+    Slots,
     Verbose,
     open_app,
+    own_options,
     parse_params,
+    refuse_option,
 )
+from intermission.errors import UsageError
 
 if TYPE_CHECKING:
     from intermission.app import App, Reporter, RunReport
+    from intermission.pipeline import Pipeline
 
     class Display(Reporter, Protocol):
         """A reporter that lets go of the terminal at the end."""
@@ -33,7 +46,10 @@ def run(
     pipeline: PipelineName,
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE", help="Files, folders, or quoted patterns."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="Files, folders, or quoted patterns, and the pipeline's own --options.",
+        ),
     ],
     param: Params = None,
     include: Include = None,
@@ -43,31 +59,15 @@ def run(
     verify: Annotated[
         bool, typer.Option("--verify", help="Hash every finished file, even untouched ones.")
     ] = False,
-    slots: Annotated[
-        int | None, typer.Option(metavar="N", help="How many tasks run at a time.")
-    ] = None,
-    can: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LABEL", help="What steps may need, such as gpu. Repeatable."),
-    ] = None,
-    drain_s: Annotated[
-        float | None, typer.Option(metavar="S", help="Time that running tasks get to end.")
-    ] = None,
-    lease_ttl_s: Annotated[
-        float | None, typer.Option(metavar="S", help="When a vanished worker's tasks go on.")
-    ] = None,
-    renew_every_s: Annotated[
-        float | None, typer.Option(metavar="S", help="Time between renewals of a lease.")
-    ] = None,
-    retry_delays_s: Annotated[
-        str | None, typer.Option(metavar="S,S,...", help="Waits before further attempts.")
-    ] = None,
-    slot_memory_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory limit of a slot, such as 2GiB.")
-    ] = None,
-    slot_cpu_s: Annotated[
-        float | None, typer.Option(metavar="S", help="CPU time that one task may use.")
-    ] = None,
+    output_dir: OutputDir = None,
+    slots: Slots = None,
+    can: Can = None,
+    drain_s: DrainS = None,
+    lease_ttl_s: LeaseTtlS = None,
+    renew_every_s: RenewEveryS = None,
+    retry_delays_s: RetryDelaysS = None,
+    slot_memory_bytes: SlotMemoryBytes = None,
+    slot_cpu_s: SlotCpuS = None,
     as_json: AsJson = False,
     as_jsonl: AsJsonLines = False,
     verbose: Verbose = False,
@@ -77,8 +77,10 @@ def run(
     Kill it whenever you like: the same command goes on, and finished tasks are not redone.
     The paths of the outputs are printed on standard output.
     """
+    refuse_option(pipeline)
     app = open_app(
         verbose,
+        output_dir=output_dir,
         slots=slots,
         can=tuple(can) if can else None,
         drain_s=drain_s,
@@ -98,7 +100,15 @@ def run(
         include=include or (),
         fresh=fresh,
         thorough=verify,
+        read=_read,
     )
+
+
+def _read(words: Sequence[str], pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
+    places, own = own_options(words, pipeline)
+    if not places:
+        raise UsageError("no source is given.", remedy="Name files or folders to run it over.")
+    return places, own
 
 
 def carry_out(

@@ -64,8 +64,7 @@ class Assignment:
             open_outputs=self.workspace.open_outputs,
             folder=self.workspace.folder,
             worker=worker,
-            memory_bytes=settings.slot_memory_bytes,
-            cpu_s=settings.slot_cpu_s,
+            settings=settings,
         )
 
     def ready(self, has_room: Callable[[StepSpec], bool]) -> Sequence[Lease]:

@@ -15,6 +15,7 @@ from typing import Any
 from intermission.engine.outcome import Finished, Outcome
 from intermission.model import Completion, Job, Lease
 from intermission.ports.store import Store
+from intermission.settings import Settings
 
 _lease_fields = attrgetter(*Lease.__match_args__)
 _completion_fields = attrgetter(*Completion.__match_args__)
@@ -31,8 +32,7 @@ class Orders:
     folder: Path
     """Where logs and, for a remote store, working files go."""
     worker: str
-    memory_bytes: int | None = None
-    cpu_s: float | None = None
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,12 @@ class Said:
         ends = [one for one in self.outcomes if isinstance(one, Finished)]
         others = [one for one in self.outcomes if not isinstance(one, Finished)]
         columns = list(zip(*(_completion_fields(one.completion) for one in ends), strict=True))
-        return _outcomes, (columns, [one.took_s for one in ends], others)
+        rest = [one[1:] for one in ends]
+        return _outcomes, (columns, list(zip(*rest, strict=True)), others)
 
 
 def _outcomes(
-    columns: list[tuple[Any, ...]], took_s: list[float], others: list[Outcome]
+    columns: list[tuple[Any, ...]], rest: list[tuple[Any, ...]], others: list[Outcome]
 ) -> list[Outcome]:
-    ends = map(Finished, map(Completion, *columns), took_s) if columns else ()
+    ends = map(Finished, map(Completion, *columns), *rest) if columns else ()
     return [*ends, *others]

@@ -10,6 +10,7 @@ from intermission.model import Completion
 class Finished(NamedTuple):
     completion: Completion
     took_s: float
+    warnings: tuple[str, ...] = ()
 
 
 class Failed(NamedTuple):
@@ -18,6 +19,8 @@ class Failed(NamedTuple):
     error: str
     message: str
     permanent: bool
+    wait_s: float | None = None
+    """How long the attempt was told to wait before the next; None leaves it to the step."""
 
 
 class Deferral(NamedTuple):

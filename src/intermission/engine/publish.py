@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from intermission.engine.receipt import fetch_file
 from intermission.errors import NotFound
-from intermission.model import FileRef, StepSpec
+from intermission.model import FileRef, Job, StepSpec
 from intermission.pipeline.context import RESULT_NAME
 from intermission.ports.store import Store
 from intermission.telemetry import reached
 
 
-def published_name(spec: StepSpec, index: int, file: FileRef) -> str:
+def published_name(job: Job, spec: StepSpec, index: int, file: FileRef) -> str:
     """The name of a task's file among the outputs."""
-    return (spec.publish or "{name}").format(index=index, name=file.name)
+    return (spec.publish or "{name}").format(
+        index=index,
+        name=file.name,
+        ext=PurePosixPath(file.name).suffix.removeprefix("."),
+        stem=PurePosixPath(job.source.name).stem,
+    )
 
 
 def publish(
     store: Store,
     outputs: Store,
+    job: Job,
     spec: StepSpec,
     index: int,
     files: Iterable[FileRef],
@@ -36,7 +42,7 @@ def publish(
     for file in files:
         if file.name == RESULT_NAME:
             continue
-        name = published_name(spec, index, file)
+        name = published_name(job, spec, index, file)
         names.append(name)
         memory = f"published/{name}.json"
         if _is_current(store, outputs, name, memory, file.sha256):

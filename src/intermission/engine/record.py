@@ -102,7 +102,9 @@ def failure(
 ) -> Failure:
     """A failed attempt as the ledger takes it: when to try again is decided here."""
     waits = job.step(lease.step).retry_delays_s or tuple(delays_s) or (0.0,)
-    delay_s = waits[min(lease.attempt, len(waits)) - 1]
+    delay_s = failed.wait_s
+    if delay_s is None:
+        delay_s = waits[min(lease.attempt, len(waits)) - 1]
     return Failure(
         failed.task_id,
         failed.fence,

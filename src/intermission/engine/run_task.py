@@ -87,7 +87,7 @@ def run_task(work: Work, lease: Lease, hooks: Hooks) -> Completion:
         receipt, ours = _commit(work, spec, lease, key, attempt, result, files)
         adopted = not ours
     if work.outputs is not None and spec.publish is not None:
-        publish(work.store, work.outputs, spec, lease.index, receipt.files, work.scratch)
+        publish(work.store, work.outputs, work.job, spec, lease.index, receipt.files, work.scratch)
     return _completion(lease, receipt, adopted)
 
 

@@ -35,14 +35,18 @@ from intermission.errors import (
     EnvironmentFault,
     IntermissionError,
     PipelineError,
+    TaskError,
     fault_from_os,
 )
 from intermission.model import Lease
 from intermission.pipeline import Deferred, load
+from intermission.settings import Settings, use
 
 FLUSH_EVERY_S = 0.1
 """How long an end may wait for others, to be recorded with them in one transaction."""
 PROGRESS_EVERY_S = 0.5
+WARNINGS_MAX = 10
+"""As many warnings of one attempt travel to the worker; its log has them all."""
 MACHINE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
 )
@@ -96,7 +100,7 @@ class _Slot:
             self._log.begin(orders, lease)
             self._lease = lease
             done = run_task(self._work(orders), lease, self._hooks)
-            return Finished(done, time.monotonic() - started)
+            return Finished(done, time.monotonic() - started, self._log.warnings())
         except Deferred as e:
             return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)
         except CorruptArtifact as e:
@@ -118,11 +122,14 @@ class _Slot:
         ours = isinstance(e, IntermissionError)
         message = str(e) if ours else f"{type(e).__name__}: {e}"
         permanent = isinstance(e, IntermissionError) and not e.retryable
-        return Failed(lease.task_id, lease.fence, type(e).__name__, message, permanent)
+        wait_s = e.retry_after_s if isinstance(e, TaskError) else None
+        self._log.warnings()
+        return Failed(lease.task_id, lease.fence, type(e).__name__, message, permanent, wait_s)
 
     def _work(self, orders: Orders) -> Work:
         job = orders.job
         if orders.name not in self._works:
+            use(orders.settings)
             pipeline = load(job.ref)
             if pipeline.specs != job.steps:
                 raise PipelineError(
@@ -137,7 +144,7 @@ class _Slot:
                 scratch=orders.folder / "scratch",
                 worker=orders.worker,
             )
-        _limit(orders)
+        _limit(orders.settings)
         return self._works[orders.name]
 
     def _report(self, fraction: float) -> None:
@@ -155,13 +162,14 @@ class _Slot:
         return self._cancelled == running
 
 
-def _limit(orders: Orders) -> None:
+def _limit(settings: Settings) -> None:
     """Memory for the slot as a whole, CPU seconds from here on."""
-    if orders.memory_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (orders.memory_bytes, orders.memory_bytes))
-    if orders.cpu_s is not None:
+    if settings.slot_memory_bytes is not None:
+        limits = (settings.slot_memory_bytes, settings.slot_memory_bytes)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    if settings.slot_cpu_s is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        limit = int(used.ru_utime + used.ru_stime) + 1 + ceil(orders.cpu_s)
+        limit = int(used.ru_utime + used.ru_stime) + 1 + ceil(settings.slot_cpu_s)
         _, hard = resource.getrlimit(resource.RLIMIT_CPU)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, hard))
 
@@ -193,6 +201,8 @@ class _TaskLog(io.TextIOBase):
         formatter.converter = time.gmtime
         handler.setFormatter(formatter)
         self.logger.addHandler(handler)
+        self._warned = _Warnings()
+        self.logger.addHandler(self._warned)
 
     def begin(self, orders: Orders, lease: Lease) -> None:
         self._attempt = orders, lease
@@ -227,6 +237,12 @@ class _TaskLog(io.TextIOBase):
             self._last = self._fd, self._path
         self._fd = self._attempt = None
 
+    def warnings(self) -> tuple[str, ...]:
+        """What this attempt warned of, for whoever watches the run."""
+        said = tuple(self._warned.said)
+        self._warned.said.clear()
+        return said
+
     def close_last(self) -> None:
         """Be done with the log of the last attempt; nothing is written until the next."""
         if self._last is not None:
@@ -246,6 +262,18 @@ class _TaskLog(io.TextIOBase):
             with suppress(OSError):
                 os.write(self._fd, text.encode(errors="replace"))
         return len(text)
+
+
+class _Warnings(logging.Handler):
+    """Keeps the text of every warning."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.said) < WARNINGS_MAX:
+            self.said.append(record.getMessage())
 
 
 def _append_to(path: str) -> int:

@@ -17,6 +17,8 @@ class Tally:
     adopted: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
     last_failure: str = ""
+    warnings: list[str] = field(default_factory=list[str])
+    """What its tasks warned of in this run, as `step: text`."""
     _means_s: dict[str, float] = field(default_factory=dict[str, float])
 
     def finished(self, step: str, took_s: float, adopted: bool) -> None:

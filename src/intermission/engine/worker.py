@@ -276,6 +276,7 @@ class Worker:
         for (lease, outcome), ok in zip(finished, accepted, strict=True):
             if ok:
                 assignment.tally.finished(lease.step, outcome.took_s, outcome.completion.adopted)
+                assignment.tally.warnings += (f"{lease.step}: {w}" for w in outcome.warnings)
 
     def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Outcome) -> None:
         ledger, job = assignment.ledger, assignment.job

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -17,17 +17,28 @@ from intermission.pipeline.context import Context, is_output_name
 from intermission.pipeline.hints import holds_set, list_item, type_name, without_none
 from intermission.pipeline.step import Step, encode_parameter
 
+Resolve = Callable[[dict[str, Any]], Mapping[str, Any]]
+
 
 class Pipeline:
     """A named graph of steps with typed parameters.
 
     `output` names the folder beside the source in which its outputs appear (the pipeline's
-    name unless given).
+    name unless given). `resolve` takes the parameters of a new job and may give other values
+    for some: what only the machine knows, such as which weights a model's name stands for.
     """
 
-    def __init__(self, name: str, steps: Iterable[Step], *, output: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        steps: Iterable[Step],
+        *,
+        output: str | None = None,
+        resolve: Resolve | None = None,
+    ) -> None:
         self.name = name
         self.output = output or name
+        self._resolve = resolve
         for what in (self.name, self.output):
             if not is_output_name(what) or "/" in what:
                 raise PipelineError(
@@ -251,8 +262,15 @@ class Pipeline:
                     f"pipeline {self.name} needs the parameter {name!r}.",
                     remedy=f"Give it with --param {name}=VALUE.",
                 )
-            bound[name] = json.loads(encode_parameter(hint, value))
-        return canonical(bound)
+            bound[name] = value
+        if self._resolve is not None:
+            bound |= self._resolve(dict(bound))
+        return canonical(
+            {
+                name: json.loads(encode_parameter(self.parameters[name][0], bound[name]))
+                for name in bound
+            }
+        )
 
     def unbind(self, params: str) -> dict[str, Any]:
         """Parameter values, typed as the steps declare them, from what `bind` made."""

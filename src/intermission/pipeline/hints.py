@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -29,9 +29,17 @@ def type_name(hint: Any) -> str:
     """A type as its author wrote it, without the modules it comes from."""
     if hint is NoneType:
         return "None"
+    if get_origin(hint) is Annotated:
+        return type_name(get_args(hint)[0])
     if get_origin(hint) is None and isinstance(hint, type):
         return hint.__name__
     return _MODULE.sub("", str(hint))
+
+
+def description(hint: Any) -> str:
+    """What a parameter's `Field(description=...)` says, or nothing."""
+    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((note.description for note in notes if getattr(note, "description", None)), "")
 
 
 def holds_set(hint: Any) -> bool:

@@ -63,8 +63,8 @@ class Step:
         if publish is not None and not _is_template(publish):
             raise PipelineError(
                 f"step {self.name}: {publish!r} cannot name published files.",
-                remedy="Use a relative name that may hold {index} and {name}, such as "
-                "'chunks/chunk_{index:04d}.txt'.",
+                remedy="Use a relative name that may hold {index}, {name}, {ext} and {stem}, "
+                "such as 'chunks/chunk_{index:04d}.txt'.",
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +195,7 @@ class Step:
 
 def _is_template(publish: str) -> bool:
     try:
-        return is_output_name(publish.format(index=0, name="name"))
+        return is_output_name(publish.format(index=0, name="name", stem="stem", ext="ext"))
     except (LookupError, ValueError):
         return False
 

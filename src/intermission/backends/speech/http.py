@@ -1,0 +1,203 @@
+"""A speech engine behind HTTP: whatever answers `POST /audio/transcriptions` as OpenAI does."""
+
+from __future__ import annotations
+
+import io
+import re
+import wave
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from itertools import accumulate
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+from intermission.errors import EnvironmentFault, Permanent, TaskError
+from intermission.ports.speech import AUTO, BYTES_PER_SAMPLE, RATE_HZ, Heard, Weights, Word
+from intermission.settings import current
+
+if TYPE_CHECKING:
+    import httpx
+
+_DEFAULT_MODEL = "whisper-1"
+_CONNECT_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 600.0
+_WAIT_MAX_S = 3600.0
+_BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_DENIED = frozenset({401, 403})
+
+
+class HttpEngine:
+    """Which words come back is the server's business: its model's name is all we know of it."""
+
+    def identify(self, model: str, language: str) -> Weights:
+        _url()
+        return Weights("http@1", model or _DEFAULT_MODEL)
+
+    def load(self, weights: Weights) -> HttpSpeech:
+        return HttpSpeech(weights.model)
+
+
+class HttpSpeech:
+    """One model of one server. Every call carries the task's key, so a repeat can be told."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def hear(self, sound: bytes, *, language: str, beam_size: int, key: str) -> Heard:
+        fields: dict[str, Any] = {
+            "model": self._model,
+            "response_format": "verbose_json",
+            "timestamp_granularities[]": ["word", "segment"],
+            "temperature": "0",
+        }
+        if language != AUTO:
+            fields["language"] = language
+        answer = self._post(fields, _as_wav(sound), key)
+        try:
+            end_ms = len(sound) // BYTES_PER_SAMPLE * 1000 // RATE_HZ
+            words = tuple(_inside(word, end_ms) for word in _words(answer))
+            return Heard(language if language != AUTO else str(answer["language"]), words)
+        except (KeyError, TypeError, ValueError) as e:
+            raise TaskError(
+                f"{_url()} answered, but not with a transcription in verbose_json: {e!r}.",
+                remedy="Is it a server that is compatible with OpenAI's?",
+            ) from e
+
+    def detect(self, sound: bytes) -> str:
+        return AUTO
+
+    def _post(self, fields: dict[str, Any], wav: bytes, key: str) -> dict[str, Any]:
+        httpx = _library()
+        secret = current().speech_api_key
+        headers = {"Idempotency-Key": key} if key else {}
+        if secret is not None:
+            headers["Authorization"] = f"Bearer {secret.get_secret_value()}"
+        try:
+            answer = httpx.post(
+                f"{_url()}/audio/transcriptions",
+                data=fields,
+                files={"file": ("sound.wav", wav, "audio/wav")},
+                headers=headers,
+                timeout=httpx.Timeout(_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+            )
+        except httpx.HTTPError as e:
+            raise TaskError(
+                f"the speech engine at {_url()} did not answer: {e or type(e).__name__}.",
+                remedy="Is it running, and is speech_url right?",
+            ) from e
+        if answer.status_code in _DENIED:
+            raise EnvironmentFault(
+                f"the speech engine at {_url()} denied us ({answer.status_code}).",
+                remedy="Set INTERMISSION_SPEECH_API_KEY to a key that it accepts.",
+            )
+        if answer.status_code in _BUSY:
+            raise TaskError(
+                f"the speech engine at {_url()} answered {answer.status_code}: {_excerpt(answer)}.",
+                remedy="It is tried again.",
+                retry_after_s=_retry_after_s(answer.headers.get("Retry-After")),
+            )
+        if not answer.is_success:
+            raise Permanent(
+                f"the speech engine at {_url()} refused the sound ({answer.status_code}): "
+                f"{_excerpt(answer)}.",
+                remedy=f"Does it have the model {self._model!r}, and know the language?",
+            )
+        try:
+            return answer.json()
+        except ValueError as e:
+            raise TaskError(
+                f"the speech engine at {_url()} answered something other than JSON.",
+                remedy="Is speech_url right? It usually ends in /v1.",
+            ) from e
+
+
+def _url() -> str:
+    url = current().speech_url
+    if url is None:
+        raise EnvironmentFault(
+            "the http speech engine has no address.",
+            remedy="Set INTERMISSION_SPEECH_URL, such as http://127.0.0.1:8000/v1.",
+        )
+    return url.rstrip("/")
+
+
+def _library() -> Any:
+    try:
+        import httpx
+    except ImportError as e:
+        raise EnvironmentFault(
+            "the package httpx is missing.", remedy="Run `pip install 'intermission[transcribe]'`."
+        ) from e
+    return httpx
+
+
+def _as_wav(sound: bytes) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as wav:
+        wav.setnchannels(1)
+        wav.setsampwidth(BYTES_PER_SAMPLE)
+        wav.setframerate(RATE_HZ)
+        wav.writeframes(sound)
+    return file.getvalue()
+
+
+def _excerpt(answer: httpx.Response) -> str:
+    return " ".join(answer.text.split())[:200].rstrip(".") or "without a word"
+
+
+def _retry_after_s(text: str | None) -> float | None:
+    """A number of seconds or a date, as HTTP allows; nothing else is believed."""
+    if text is None:
+        return None
+    try:
+        wait_s = float(text)
+    except ValueError:
+        try:
+            wait_s = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return None
+    return min(max(0.0, wait_s), _WAIT_MAX_S)
+
+
+def _words(answer: dict[str, Any]) -> list[Word]:
+    """Words with their times; where a server gives none, shared out within its segments."""
+    found = answer.get("words") or []
+    texts = re.findall(r"\s*\S+", str(answer["text"]))
+    if found:
+        bare = [str(word["word"]).strip() for word in found]
+        # Words come without punctuation; the text has it, and mostly the same words.
+        texts = texts if _same(texts, bare) else [f" {text}" for text in bare]
+        return [
+            Word(_ms(word["start"]), _ms(word["end"]), text, word.get("probability"))
+            for word, text in zip(found, texts, strict=True)
+        ]
+    return [word for segment in answer.get("segments") or () for word in _shared_out(segment)]
+
+
+def _same(texts: list[str], bare: list[str]) -> bool:
+    return [_letters(text) for text in texts] == [_letters(text) for text in bare]
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]", "", text).lower()
+
+
+def _shared_out(segment: dict[str, Any]) -> list[Word]:
+    texts = re.findall(r"\s*\S+", str(segment["text"]))
+    start_ms, end_ms = _ms(segment["start"]), _ms(segment["end"])
+    ends = list(accumulate(len(text) for text in texts))
+    at = [start_ms + (end_ms - start_ms) * end // ends[-1] for end in ends]
+    confidence = exp(segment["avg_logprob"]) if "avg_logprob" in segment else None
+    return [
+        Word(begin, end, text, confidence)
+        for begin, end, text in zip([start_ms, *at], at, texts, strict=False)
+    ]
+
+
+def _ms(seconds: Any) -> int:
+    return round(float(seconds) * 1000)
+
+
+def _inside(word: Word, end_ms: int) -> Word:
+    start_ms = min(max(0, word.start_ms), end_ms)
+    return Word(start_ms, min(max(word.end_ms, start_ms), end_ms), word.text, word.confidence)

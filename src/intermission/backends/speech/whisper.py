@@ -1,0 +1,146 @@
+"""Whisper models, run here by faster-whisper on the CPU or a GPU."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from intermission.backends.speech.weights import digest, locate
+from intermission.errors import EnvironmentFault, ParameterError
+from intermission.ports.speech import AUTO, RATE_HZ, Heard, Weights, Word
+from intermission.settings import Settings, current
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_SEED = 1
+_INSTALL = "Run `pip install 'intermission[transcribe]'`."
+
+
+class WhisperEngine:
+    """Weights in a format that CTranslate2 reads, found by `weights.locate`."""
+
+    def identify(self, model: str, language: str) -> Weights:
+        require_library()
+        name, folder = locate(model)
+        spoken = languages(name)
+        if language not in (AUTO, *spoken):
+            raise ParameterError(
+                f"the model {name} does not know the language {language!r}.",
+                remedy=f"Give {AUTO}, or one of: {', '.join(spoken)}.",
+            )
+        return Weights(f"faster-whisper@{version('faster-whisper')}", f"{name}@{digest(folder)}")
+
+    def load(self, weights: Weights) -> WhisperSpeech:
+        name = weights.model.rpartition("@")[0]
+        found = self.identify(name, AUTO)
+        if found != weights:
+            raise EnvironmentFault(
+                f"this job was planned with {weights.engine} and {weights.model}, "
+                f"and here are {found.engine} and {found.model}.",
+                remedy="Run the same command again: it plans with what is here.",
+            )
+        return WhisperSpeech(name)
+
+
+class WhisperSpeech:
+    """One loaded model."""
+
+    def __init__(self, model: str) -> None:
+        from faster_whisper import WhisperModel
+
+        settings = current()
+        _, folder = locate(model)
+        device = chosen_device(settings)
+        try:
+            self._model = WhisperModel(
+                str(folder),
+                device=device,
+                compute_type=chosen_precision(settings, device),
+                cpu_threads=chosen_threads(settings),
+            )
+        except (RuntimeError, ValueError) as e:  # what CTranslate2 raises for all its troubles
+            raise EnvironmentFault(
+                f"the speech model {model} cannot be loaded on {device}: {e}.",
+                remedy="Set speech_device to cpu, or speech_precision to what the device can do.",
+            ) from e
+
+    def hear(self, sound: bytes, *, language: str, beam_size: int, key: str) -> Heard:
+        import ctranslate2
+
+        samples = as_samples(sound)
+        # When a passage is hard, words are drawn by lot: by the same one in every attempt.
+        ctranslate2.set_random_seed(_SEED)
+        segments, info = self._model.transcribe(
+            samples,
+            language=None if language == AUTO else language,
+            beam_size=beam_size,
+            word_timestamps=True,
+            vad_filter=True,
+            condition_on_previous_text=False,
+        )
+        end_ms = len(samples) * 1000 // RATE_HZ
+        words = [
+            _word(word, end_ms) for segment in segments for word in segment.words or () if word.word
+        ]
+        return Heard(info.language, tuple(words))
+
+    def detect(self, sound: bytes) -> str:
+        if not self._model.model.is_multilingual:
+            return "en"
+        language, _, _ = self._model.detect_language(
+            as_samples(sound), vad_filter=True, language_detection_segments=4
+        )
+        return language
+
+
+def _word(word: Any, end_ms: int) -> Word:
+    start_ms = min(round(word.start * 1000), end_ms)
+    ended_ms = min(max(round(word.end * 1000), start_ms), end_ms)
+    return Word(start_ms, ended_ms, word.word, round(float(word.probability), 3))
+
+
+def as_samples(sound: bytes) -> np.ndarray:
+    import numpy as np
+
+    return np.frombuffer(sound, dtype="<i2").astype(np.float32) / 32768.0
+
+
+def require_library() -> None:
+    try:
+        import faster_whisper  # noqa: F401
+    except ImportError as e:
+        raise EnvironmentFault("the package faster-whisper is missing.", remedy=_INSTALL) from e
+
+
+def languages(model: str) -> tuple[str, ...]:
+    """The languages a model knows, as far as its name tells."""
+    from faster_whisper.tokenizer import _LANGUAGE_CODES
+
+    return ("en",) if model.endswith(".en") else tuple(_LANGUAGE_CODES)
+
+
+def chosen_device(settings: Settings) -> str:
+    """Where models run: a GPU if there is one, unless the settings say otherwise."""
+    import ctranslate2
+
+    if settings.speech_device != "auto":
+        return settings.speech_device
+    return "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
+
+
+def chosen_precision(settings: Settings, device: str) -> str:
+    """The fastest numbers that lose no words, of those the device can do."""
+    import ctranslate2
+
+    if settings.speech_precision != "auto":
+        return settings.speech_precision
+    able = ctranslate2.get_supported_compute_types(device)
+    wanted = ("float16", "int8_float16", "float32") if device == "cuda" else ("int8", "float32")
+    return next((one for one in wanted if one in able), "default")
+
+
+def chosen_threads(settings: Settings) -> int:
+    """A model's share of the cores, so that slots do not get into each other's way."""
+    cores = Settings.model_fields["slots"].get_default(call_default_factory=True)
+    return settings.speech_threads or max(1, cores // settings.slots)

@@ -1,0 +1,58 @@
+"""Does what an order asks, and says what came of it. Runs in the child only, locked in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Protocol
+
+from intermission.media.extraction import Extraction
+from intermission.media.opening import examine, open_container
+from intermission.media.order import Order
+from intermission.media.pictures import keyframes, pictures
+from intermission.media.wav import WavWriter
+
+_PROGRESS_EVERY_S = 0.25
+_KEYFRAMES_A_LINE = 1000
+
+
+class Say(Protocol):
+    def __call__(self, **message: object) -> None: ...
+
+
+def answer(order: Order, say: Say, send: Callable[[bytes], None]) -> None:
+    """Say what the file is, then whatever else the order asks for."""
+    fd = order.source_fd
+    examined = examine(fd, order.kind, order.limits)
+    say(info=asdict(examined.info))
+    if order.task == "extract_audio":
+        with open_container(fd, order.kind, order.limits) as container:
+            writer = WavWriter(order.output_fd, order.rate_hz)
+            extraction = Extraction(container, examined, writer, order.rate_hz, order.limits)
+            say(extracted=extraction.run(fd, _Meter(say)))
+    elif order.task == "keyframes":
+        with open_container(fd, order.kind, order.limits) as container:
+            times_ms = list(keyframes(container, examined, fd))
+        for start in range(0, len(times_ms), _KEYFRAMES_A_LINE):
+            say(keyframes=times_ms[start : start + _KEYFRAMES_A_LINE])
+    elif order.task == "frames":
+        reopen = partial(open_container, fd, order.kind, order.limits)
+        for ms, width, height, rgb in pictures(reopen, examined, order.at_ms, fd):
+            say(frame={"ms": ms, "width": width, "height": height})
+            send(rgb)
+
+
+class _Meter:
+    """Reports progress, but not with every packet."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._next_at = 0.0
+
+    def __call__(self, fraction: float) -> None:
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + _PROGRESS_EVERY_S
+            self._say(progress=min(max(fraction, 0.0), 1.0))

@@ -1,0 +1,93 @@
+"""The process that reads a hostile file: `python -I -m intermission.media.child ORDER`.
+
+It caps itself, imports libav, locks itself in, and only then looks at the file. It answers on
+standard output, one JSON object a line; a picture's bytes follow their line. It knows the file
+by its descriptor alone: no name, no credential and no other file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import pkgutil
+import signal
+import sys
+
+from intermission.media import jail
+from intermission.media.order import Order
+
+_ANSWER = 1
+
+
+def main() -> None:
+    order = Order.from_json(sys.argv[1])
+    # The terminal's Ctrl-C reaches the whole group; what it means is the caller's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    jail.die_with(order.parent_pid)
+    size_bytes = os.fstat(order.source_fd).st_size
+    jail.limit(
+        memory_bytes=order.limits.memory_bytes,
+        # The caller's watch is shorter; this holds where the caller itself is stopped.
+        cpu_s=math.ceil(order.limits.whole_wall_s(order.limits.duration_s * 1000, size_bytes)),
+        file_bytes=order.limits.output_bytes if order.output_fd >= 0 else 0,
+    )
+    try:
+        _work(order)
+    except MemoryError:
+        _say(limit="memory")
+    except ImportError as e:
+        # With too little address space the loader cannot map the libraries.
+        if "map" not in str(e):
+            raise
+        _say(limit="memory")
+    except BrokenPipeError:
+        os._exit(0)  # the caller has what it wanted
+
+
+def _work(order: Order) -> None:
+    import av
+    import av.error
+    import av.logging
+
+    from intermission.media.answering import answer
+    from intermission.media.refusal import AGAIN, Refused
+    from intermission.media.wav import NotWritten
+
+    # PyAV imports parts of itself when they are first used; after the lock-in it could not.
+    for module in pkgutil.walk_packages(av.__path__, "av."):
+        if module.name not in ("av.__main__", "av.datasets"):
+            importlib.import_module(module.name)
+    av.logging.set_level(None)
+    _say(locked_in=jail.lock_in())
+    try:
+        answer(order, _say, _send)
+        _say(end=True)
+    except Refused as e:
+        _say(refused={"found": e.found, "remedy": e.remedy})
+    except (MemoryError, BrokenPipeError):
+        raise
+    except av.error.FFmpegError as e:
+        _say(refused={"found": f"is damaged: libav gave up ({e.strerror}).", "remedy": AGAIN})
+    except OSError as e:
+        doing = "writing the sound of" if isinstance(e, NotWritten) else "reading"
+        _say(os_error={"doing": doing, "errno": e.errno, "strerror": e.strerror})
+    except Exception as e:
+        # Only the file can have brought this about: everything else is loaded and at rest.
+        found = f"broke the decoder ({type(e).__name__}: {str(e)[:200]})."
+        _say(refused={"found": found, "remedy": AGAIN})
+
+
+def _say(**message: object) -> None:
+    _send(json.dumps(message).encode() + b"\n")
+
+
+def _send(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(_ANSWER, view) :]
+
+
+if __name__ == "__main__":
+    main()

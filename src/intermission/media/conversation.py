@@ -1,0 +1,162 @@
+"""The caller's side of a child: starting it, listening to it, ending it.
+
+Nothing the child says is trusted further than its form: it may have been taken over by the file
+it read. It is killed when it takes too long, and it is gone when the conversation is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any, NoReturn
+
+from intermission.errors import EnvironmentFault, MediaError, TaskError, fault_from_os
+from intermission.media.order import Order
+from intermission.media.pipes import wait_readable
+from intermission.media.refusal import AGAIN, RAISE_LIMIT
+
+_LINE_BYTES_MAX = 1 << 20
+_READ_BYTES = 1 << 18
+_STDERR_TAIL_BYTES = 2000
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+
+
+class Conversation:
+    """One child and one order. Use it in a `with` block, in the thread that made it.
+
+    The child is killed by the kernel when that thread ends, so that it never outlives its
+    caller. It stays in the caller's process group, so that whoever kills the group kills it.
+    """
+
+    def __init__(self, order: Order, name: str) -> None:
+        self._name = name
+        self._limits = order.limits
+        self._unread = bytearray()
+        self._stderr = b""
+        fds = [fd for fd in (order.source_fd, order.output_fd) if fd >= 0]
+        argv = [sys.executable, "-I", "-m", "intermission.media.child", order.to_json()]
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=fds,
+                env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+            )
+        except OSError as e:
+            raise fault_from_os(e, f"starting to read {name}", EnvironmentFault) from e
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def listen(self, deadline: float) -> dict[str, Any]:
+        """The next thing the child says, by this moment of the monotonic clock."""
+        while b"\n" not in self._unread:
+            if len(self._unread) > _LINE_BYTES_MAX:
+                self._nonsense()
+            self._read(deadline)
+        line, _, rest = self._unread.partition(b"\n")
+        self._unread = bytearray(rest)
+        try:
+            message = json.loads(line)
+        except ValueError:
+            self._nonsense()
+        if not isinstance(message, dict):
+            self._nonsense()
+        try:
+            self._raise_if_bad(message)
+        except (KeyError, TypeError, ValueError):
+            self._nonsense()
+        return message
+
+    def take(self, count: int, deadline: float) -> bytes:
+        """The next bytes that are no message, such as a picture."""
+        while len(self._unread) < count:
+            self._read(deadline)
+        data = bytes(self._unread[:count])
+        del self._unread[:count]
+        return data
+
+    def nonsense(self) -> MediaError:
+        """The error for an answer that no working child gives."""
+        return MediaError(
+            f"{self._name} made the decoder answer nonsense.", remedy=f"It is damaged. {AGAIN}"
+        )
+
+    def _nonsense(self) -> NoReturn:
+        raise self.nonsense()
+
+    def _read(self, deadline: float) -> None:
+        pipes = [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
+        ready = wait_readable(pipes, deadline)
+        if not ready:
+            self._process.kill()
+            raise MediaError(
+                f"{self._name} took longer to read than it may (the wall time limit).",
+                remedy=RAISE_LIMIT,
+            )
+        for pipe in ready:
+            data = os.read(pipe.fileno(), _READ_BYTES)
+            if pipe is self._process.stderr:
+                self._stderr = (self._stderr + data)[-_STDERR_TAIL_BYTES:]
+            elif data:
+                self._unread += data
+            else:
+                self._raise_for_end()
+
+    def _raise_if_bad(self, message: dict[str, Any]) -> None:
+        if "refused" in message:
+            refused = message["refused"]
+            raise MediaError(f"{self._name} {refused['found']}", remedy=str(refused["remedy"]))
+        if "limit" in message:
+            raise MediaError(
+                f"{self._name} needs more memory to read than the limit of "
+                f"{self._limits.memory_bytes >> 20} MiB.",
+                remedy=RAISE_LIMIT,
+            )
+        if "os_error" in message:
+            told = message["os_error"]
+            error = OSError(int(told["errno"]), str(told["strerror"]))
+            doing = f"{told['doing']} {self._name}"
+            raise fault_from_os(error, doing, EnvironmentFault, where="it") from error
+
+    def _raise_for_end(self) -> NoReturn:
+        status = self._process.wait()
+        if -status in _CRASHES:
+            raise MediaError(
+                f"{self._name} crashed the decoder ({signal.Signals(-status).name}).",
+                remedy=f"It is damaged. {AGAIN}",
+            )
+        if -status == signal.SIGXCPU:
+            raise MediaError(
+                f"{self._name} took longer to read than it may (the CPU time limit).",
+                remedy=RAISE_LIMIT,
+            )
+        if status < 0:
+            raise TaskError(
+                f"the process that read {self._name} was killed from outside (signal {-status}).",
+                remedy="If the machine was out of memory, use fewer slots.",
+            )
+        stderr = self._stderr.decode(errors="replace").strip().splitlines()
+        raise EnvironmentFault(
+            f"the process that reads {self._name} ended with status {status}"
+            + (f": {stderr[-1]}" if stderr else "."),
+            remedy="Install the media parts again: pip install 'intermission[media]'.",
+        )

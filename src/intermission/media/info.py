@@ -1,0 +1,112 @@
+"""What is known of a media file, and how much of it we are ready to take: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+WAV_MAX_BYTES = 2**32 - 1
+"""A WAV header counts its bytes in 32 bits."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a file may cost. A file that asks for more is refused with the limit's name."""
+
+    duration_s: int = 24 * 3600
+    streams: int = 64
+    pixels: int = 8192 * 8192
+    """Of one picture."""
+    bytes_per_s_min: int = 8
+    """A file longer than ten minutes with fewer bytes than this a second lies about its length."""
+    memory_bytes: int = 4 * 2**30
+    """Address space of the child, libraries included."""
+    output_bytes: int = WAV_MAX_BYTES
+    wall_s: float = 60.0
+    """For opening the file and learning what it is, and for each picture asked for."""
+    wall_s_per_media_s: float = 0.5
+    """What decoding it whole may take beyond that."""
+    slowest_disk_bytes_per_s: int = 5_000_000
+    """What reading its bytes may take beyond that."""
+
+    def open_wall_s(self, size_bytes: int) -> float:
+        """How long learning what a file is may take; some must be read to their end for it."""
+        return self.wall_s + size_bytes / self.slowest_disk_bytes_per_s
+
+    def whole_wall_s(self, duration_ms: int, size_bytes: int) -> float:
+        """How long reading a file from end to end may take."""
+        return self.open_wall_s(size_bytes) + duration_ms / 1000 * self.wall_s_per_media_s
+
+
+@dataclass(frozen=True)
+class VideoStream:
+    index: int
+    codec: str
+    width: int
+    height: int
+    fps: str
+    """Exact, as "30000/1001"; "0/1" when unknown."""
+    rotation_deg: int
+    """How far to turn the picture counter-clockwise to show it upright."""
+    frames: int | None
+    language: str | None
+    attached_picture: bool
+    """Cover art, not a film."""
+
+
+@dataclass(frozen=True)
+class AudioStream:
+    index: int
+    codec: str
+    rate_hz: int
+    channels: int
+    language: str | None
+
+
+@dataclass(frozen=True)
+class MediaInfo:
+    duration_ms: int
+    start_ms: int
+    """The time stamp of the first moment; every other time here is counted from it."""
+    container: str
+    """libav's name of the demuxer, such as "mov" or "matroska"."""
+    size_bytes: int
+    video: tuple[VideoStream, ...]
+    audio: tuple[AudioStream, ...]
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> MediaInfo:
+        """Raises KeyError, TypeError or ValueError for anything but a whole description."""
+        video = tuple(VideoStream(**_typed(VideoStream, stream)) for stream in found["video"])
+        audio = tuple(AudioStream(**_typed(AudioStream, stream)) for stream in found["audio"])
+        numbers = {key: int(found[key]) for key in ("duration_ms", "start_ms", "size_bytes")}
+        return cls(**numbers, container=str(found["container"]), video=video, audio=audio)
+
+
+@dataclass(frozen=True)
+class ExtractedAudio:
+    samples: int
+    duration_ms: int
+    skipped_packets: int
+    """Corrupt packets left out; silence stands where they were."""
+    has_audio: bool
+    """False when the file has no audio track; the WAV file is then empty."""
+
+
+class Frame(NamedTuple):
+    """One picture: its time, its size, and its rows of RGB24 without padding."""
+
+    ms: int
+    width: int
+    height: int
+    rgb: bytes
+
+
+def _typed(cls: type[VideoStream | AudioStream], told: dict[str, Any]) -> dict[str, Any]:
+    """What was told, if every field is there and of its type."""
+    types = {"int": int, "str": str, "bool": bool, "None": type(None)}
+    for field in fields(cls):
+        allowed = tuple(types[name] for name in str(field.type).split(" | "))
+        if not isinstance(told[field.name], allowed):
+            raise TypeError(f"{field.name} is {told[field.name]!r}")
+    return told

@@ -1,0 +1,106 @@
+"""What a child takes away from itself before it looks at a hostile file.
+
+Linux only, by system call numbers, without privileges: resource limits, death with the parent,
+Landlock (no file can be opened, no TCP port reached) and a seccomp filter (no socket, no new
+program). What the kernel lacks is left out and reported, never pretended; the other controls
+still stand. Nothing here can be undone by the process that called it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import signal
+import struct
+
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
+_SECCOMP_MODE_FILTER = 2
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446
+_LANDLOCK_FS_BITS = {1: 13, 2: 14, 3: 15, 4: 15}
+"""How many file system rights each version of Landlock knows; from version 5 on, 16."""
+
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # refuse: the call fails with EPERM
+_X32_CALLS = 0x40000000
+_REFUSED_CALLS = {
+    # socket, connect, bind, execve, execveat, ptrace, process_vm_readv, process_vm_writev,
+    # kill, io_uring_setup (which can do all of these unseen)
+    "x86_64": (0xC000003E, (41, 42, 49, 59, 322, 101, 310, 311, 62, 425)),
+    "aarch64": (0xC00000B7, (198, 203, 200, 221, 281, 117, 270, 271, 129, 425)),
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with(parent_pid: int) -> None:
+    """Be killed when the thread that started this process ends; end now if it is gone."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def limit(*, memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
+    """Cap what this process may use. A lower limit that is there already stays."""
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_NOFILE, 32)
+    _lower(resource.RLIMIT_FSIZE, file_bytes)
+    _lower(resource.RLIMIT_AS, memory_bytes)
+    # One second apart: the first ends the process with a signal that names the reason.
+    _lower(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)
+
+
+def _lower(what: int, soft: int, hard: int | None = None) -> None:
+    _, old = resource.getrlimit(what)
+    ceiling = old if old != resource.RLIM_INFINITY else max(soft, hard or soft)
+    resource.setrlimit(what, (min(soft, ceiling), min(hard or soft, ceiling)))
+
+
+def lock_in() -> list[str]:
+    """Give up files, network and new programs for good; the controls this kernel offered."""
+    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    controls = {"landlock": _landlock(), "seccomp": _seccomp()}
+    return [name for name, holds in controls.items() if holds]
+
+
+def landlock_version() -> int:
+    """Which version of Landlock this kernel has; zero for none."""
+    return max(_libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1), 0)
+
+
+def _landlock() -> bool:
+    version = landlock_version()
+    if not version:
+        return False
+    files = (1 << _LANDLOCK_FS_BITS.get(version, 16)) - 1
+    network = 3 if version >= 4 else 0  # bind and connect of TCP
+    scope = 3 if version >= 6 else 0  # abstract sockets and signals of others
+    rules = struct.pack("=QQQ", files, network, scope)
+    fd = _libc.syscall(_LANDLOCK_CREATE_RULESET, rules, ctypes.c_size_t(len(rules)), 0)
+    if fd < 0:
+        return False
+    restricted = _libc.syscall(_LANDLOCK_RESTRICT_SELF, fd, 0) == 0
+    os.close(fd)
+    return restricted
+
+
+def _seccomp() -> bool:
+    if platform.machine() not in _REFUSED_CALLS:
+        return False
+    architecture, calls = _REFUSED_CALLS[platform.machine()]
+    load, equals, at_least, answer = 0x20, 0x15, 0x35, 0x06
+    code = [
+        (load, 0, 0, 4),  # the architecture
+        (equals, 1, 0, architecture),
+        (answer, 0, 0, _REFUSE),
+        (load, 0, 0, 0),  # the number of the call
+        (at_least, 0, 1, _X32_CALLS),
+        (answer, 0, 0, _REFUSE),
+    ]
+    for call in calls:
+        code += [(equals, 0, 1, call), (answer, 0, 0, _REFUSE)]
+    code.append((answer, 0, 0, _ALLOW))
+    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("@HP", len(code), ctypes.addressof(buffer))
+    return _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0) == 0

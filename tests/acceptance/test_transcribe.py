@@ -1,0 +1,193 @@
+"""`intermission run transcribe` as a person uses it, on speech that people recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import wave
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import pytest
+from command_line import Cli, in_sentence
+
+import media_samples
+import samples
+from intermission.backends.speech import engine
+from intermission.media import extract_audio
+from intermission.pipelines.transcribe.sound import length_ms, read_sound
+from intermission.ports.speech import RATE_HZ
+
+FORMATS = ("json", "srt", "tsv", "txt", "vtt")
+POINTS_MAX = 0.5
+
+
+def names(text: str) -> list[str]:
+    return re.findall(r"[\w']+", text.lower().replace("\u2019", "'"))
+
+
+def word_error_rate(found: str, wanted: str) -> float:
+    """In points of a hundred: the fewest words to change, add or remove, of those wanted."""
+    row = list(range(len(names(found)) + 1))
+    for n, word in enumerate(names(wanted), 1):
+        diagonal, row[0] = row[0], n
+        for m, other in enumerate(names(found), 1):
+            same = diagonal + (word != other)
+            diagonal, row[m] = row[m], min(row[m] + 1, row[m - 1] + 1, same)
+    return 100 * row[-1] / len(names(wanted))
+
+
+def whole(path: Path, folder: Path) -> str:
+    """What the same model makes of the whole file at once."""
+    extract_audio(path, folder / "whole.wav")
+    speech = engine("faster-whisper")
+    sound = read_sound(folder / "whole.wav", 0, length_ms(folder / "whole.wav"))
+    heard = speech.load(speech.identify("", "en")).hear(sound, language="en", beam_size=5, key="")
+    return "".join(word.text for word in heard.words)
+
+
+def subtitles(path: Path) -> str:
+    return re.sub(r"^\d+\n.*-->.*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def transcribed(cli: Cli, path: Path) -> dict[str, str]:
+    folder = cli.folder / "transcripts" / path.stem
+    return {name: (folder / f"{path.stem}.{name}").read_text("utf-8") for name in FORMATS}
+
+
+@pytest.fixture
+def talk(cli: Cli) -> Path:
+    return Path(shutil.copy(samples.talk(), cli.folder / "talk.mp4"))
+
+
+def test_a_talk_becomes_text_and_subtitles(cli: Cli, talk: Path) -> None:
+    ended = cli("run", "transcribe", talk, "--chunk-seconds", "30")
+    assert "reused 0 of 6 tasks, ran 6" in ended.err
+    printed = [Path(line) for line in ended.out.splitlines()]
+    assert {path.name for path in printed} == {
+        *(f"talk.{name}" for name in FORMATS),
+        "chunk_0000.txt",
+        "chunk_0001.txt",
+    }
+    found = transcribed(cli, talk)
+    said = subtitles(samples.talk_subtitles())
+    rate = word_error_rate(found["txt"], said)
+    assert rate - word_error_rate(whole(talk, cli.folder), said) <= POINTS_MAX
+    assert rate < 6
+    lines = subtitles(cli.folder / "transcripts/talk/talk.srt").split("\n")
+    assert max(map(len, lines)) <= 42
+    document = json.loads(found["json"])
+    assert (document["language"], document["duration_ms"] // 1000) == ("en", 61)
+    assert document["model"].startswith("tiny.en@")
+    check_times(document)
+    again = cli("run", "transcribe", talk, "--chunk-seconds", "30", "--json").json
+    assert (again["executed"], again["reused"]) == (0, 6)
+
+
+def check_times(document: dict) -> None:
+    """Words lie where the person who wrote the subtitles put them, to about a second."""
+    words = [word for segment in document["segments"] for word in segment["words"]]
+    text = samples.talk_subtitles().read_text("utf-8")
+    cues = re.findall(r"(\d+):(\d+):(\d+),(\d+) --> .*\n((?:.+\n?)+)", text)
+    heard = [names(word["text"])[0] if names(word["text"]) else "" for word in words]
+    close = 0
+    for hours, minutes, seconds, ms, line in cues:
+        start_ms = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1000 + int(ms)
+        near = [
+            name
+            for name, word in zip(heard, words, strict=True)
+            if abs(word["start_ms"] - start_ms) < 1500
+        ]
+        close += names(line)[0] in near
+    assert close >= len(cues) - 2, f"{close} of {len(cues)} cues begin where they should"
+
+
+def test_no_word_is_lost_or_doubled_at_a_seam(cli: Cli, talk: Path) -> None:
+    """Short spans, so that most cuts go through speech; compared around every one of them."""
+    cli("run", "transcribe", talk, "--chunk-seconds", "10")
+    document = json.loads(transcribed(cli, talk)["json"])
+    words = [word for segment in document["segments"] for word in segment["words"]]
+    (receipt,) = cli.workspace(talk).glob("receipts/spans/*.json")
+    cuts_ms = [
+        span["start_ms"] for span in json.loads(json.loads(receipt.read_text())["result"])[1:]
+    ]
+    assert len(cuts_ms) == 5
+    reference = names(whole(talk, cli.folder))
+    for cut_ms in cuts_ms:
+        around = names(
+            " ".join(word["text"] for word in words if abs(word["start_ms"] - cut_ms) < 4000)
+        )
+        assert len(around) > 3
+        match = SequenceMatcher(None, reference, around, autojunk=False)
+        same = sum(block.size for block in match.get_matching_blocks())
+        first = match.get_matching_blocks()[0].a
+        span = reference[first : first + len(around)]
+        # One word may be spelled otherwise; a lost or doubled one would shift the rest.
+        assert same >= len(around) - 1, (around, span)
+        assert abs(len(span) - len(around)) == 0
+
+
+def test_readings_put_together_lose_nothing(cli: Cli) -> None:
+    path, said = cli.folder / "novel.wav", ""
+    with wave.open(str(path), "wb") as joined:
+        joined.setparams((1, 2, RATE_HZ, 0, "NONE", ""))
+        for reading, text in samples.readings():
+            joined.writeframes(read_sound(reading, 0, length_ms(reading)))
+            said += f" {text}"
+    cli("run", "transcribe", path, "--chunk-seconds", "5")
+    found = transcribed(cli, path)["txt"]
+    apart = word_error_rate(found, said) - word_error_rate(whole(path, cli.folder), said)
+    assert apart <= 100 / len(names(said)) + POINTS_MAX  # these are few words: one may differ
+
+
+def test_only_what_a_parameter_changes_runs_again(cli: Cli, talk: Path) -> None:
+    run = ("run", "transcribe", talk, "--chunk-seconds", "30", "--json")
+    assert cli(*run).json["executed"] == 6
+    assert cli(*run, "--output-format", "srt").json["executed"] == 1  # join
+    assert cli(*run, "--model", "tiny.en").json["executed"] == 0  # the same by its name
+    assert cli(*run, "--beam-size", "1").json["executed"] == 3  # hear, hear, join
+    assert cli("run", "transcribe", talk, "--json").json["executed"] == 3  # spans, hear, join
+    threads = cli(*run, env={"INTERMISSION_SPEECH_THREADS": "1"})
+    assert threads.json["executed"] == 0  # it changes no word
+
+
+def test_a_film_without_sound_is_done_with_a_warning(cli: Cli) -> None:
+    film = media_samples.make(cli.folder / "silent.mp4", audio=None)
+    ended = cli("run", "transcribe", film)
+    assert "silent.mp4: warning: audio: there is no audio track" in ended.err
+    found = transcribed(cli, film)
+    assert (found["txt"], found["srt"]) == ("", "")
+    assert json.loads(found["json"])["segments"] == []
+    warned = cli("run", "transcribe", film, "--fresh", "--json").json
+    assert warned["sources"][0]["warnings"][0].startswith("audio: there is no audio track")
+
+
+def test_silence_is_done_without_words(cli: Cli) -> None:
+    tone = media_samples.make(cli.folder / "tone.mkv", seconds=3, silent_from_s=0)
+    cli("run", "transcribe", tone)
+    assert transcribed(cli, tone)["txt"] == ""
+
+
+def test_outputs_go_where_they_are_wanted(cli: Cli, talk: Path) -> None:
+    cli.folder.joinpath("b").mkdir()
+    other = Path(shutil.copy(talk, cli.folder / "b" / "talk.mp4"))
+    args = ("--output-dir", cli.folder / "out", "--output-format", "txt")
+    cli("run", "transcribe", talk, other, *args)
+    written = sorted(
+        path.relative_to(cli.folder / "out") for path in cli.folder.glob("out/*/*.txt")
+    )
+    assert written == [Path("talk/talk.txt"), Path("talk.mp4/talk.txt")]
+
+
+def test_what_cannot_be_heard_is_said_in_a_sentence(cli: Cli, talk: Path) -> None:
+    in_sentence(cli("run", "transcribe", talk, "--language", "xx", code=2).err, "language 'xx'")
+    in_sentence(cli("run", "transcribe", talk, "--model", "./none", code=4).err, "model.bin")
+    in_sentence(cli("run", "transcribe", talk, "--engine", "ear", code=2).err, "faster-whisper")
+    in_sentence(cli("run", "transcribe", talk, "--engine", "http", code=4).err, "SPEECH_URL")
+    in_sentence(cli("run", "transcribe", talk, "--chunk-seconds", "0", code=2).err, "chunk_seconds")
+    in_sentence(
+        cli("run", "transcribe", talk, "--output-format", "doc", code=2).err, "no format doc"
+    )
+    notes = cli.source("notes.mp4", "These are notes.")
+    assert "notes.mp4 is not media: it is a text" in cli("run", "transcribe", notes, code=1).err

@@ -1,0 +1,166 @@
+"""The child as a process: what it may see, when it ends, and what its end means."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from watching import children, is_alive, wait_until_gone
+
+from intermission.errors import EnvironmentFault, MediaError, TaskError
+from intermission.media import Limits, MediaInfo, frames, probe
+from intermission.media.conversation import Conversation
+from intermission.media.order import Order
+from intermission.media.sniff import MOV
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Conversation]]:
+    """A conversation whose child runs the given code instead of ours."""
+    real = subprocess.Popen
+    opened: list[Conversation] = []
+
+    def converse(code: str) -> Conversation:
+        def popen(argv: list[str], **kwargs: object) -> object:
+            return real([argv[0], "-I", "-c", code, argv[-1]], **kwargs)  # pyright: ignore
+
+        monkeypatch.setattr("subprocess.Popen", popen)
+        order = Order("probe", os.getpid(), -1, MOV, Limits())
+        opened.append(Conversation(order, "film.mp4"))
+        return opened[-1]
+
+    yield converse
+    for each in opened:
+        each.__exit__(None, None, None)
+
+
+def heard(child: Conversation, within_s: float = 10) -> dict[str, object]:
+    return child.listen(time.monotonic() + within_s)
+
+
+def test_the_child_sees_no_credentials(
+    scripted: Callable[[str], Conversation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    child = scripted("import json, os; print(json.dumps({'env': dict(os.environ)}))")
+    env = heard(child)["env"]
+    assert isinstance(env, dict)
+    assert set(env) - {"LC_CTYPE"} == {"PATH", "LANG"}
+
+
+def test_the_child_holds_no_descriptor_it_was_not_given(
+    scripted: Callable[[str], Conversation], tmp_path: Path
+) -> None:
+    with (tmp_path / "other").open("w") as other:
+        os.set_inheritable(other.fileno(), True)
+        child = scripted("import json, os; print(json.dumps({'fds': os.listdir('/proc/self/fd')}))")
+        assert heard(child)["fds"] == ["0", "1", "2", "3"], "3 is the listing itself"
+
+
+def test_the_child_stays_in_the_group_of_its_caller(
+    scripted: Callable[[str], Conversation],
+) -> None:
+    child = scripted("import json, os; print(json.dumps({'group': os.getpgrp()}))")
+    assert heard(child)["group"] == os.getpgrp()
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "message"),
+    [
+        ("import os; os.abort()", MediaError, r"crashed the decoder \(SIGABRT\)"),
+        ("import os; os.kill(os.getpid(), 11)", MediaError, r"crashed the decoder \(SIGSEGV\)"),
+        ("import os; os.kill(os.getpid(), 24)", MediaError, "the CPU time limit"),
+        ("import os; os.kill(os.getpid(), 9)", TaskError, r"killed from outside \(signal 9\)"),
+        ("raise SystemExit('no av here')", EnvironmentFault, "status 1: no av here"),
+        ("print('hello')", MediaError, "answer nonsense"),
+        ("print('[1]')", MediaError, "answer nonsense"),
+        ("print('x' * 5_000_000)", MediaError, "answer nonsense"),
+        ("print('{\"refused\": 7}')", MediaError, "answer nonsense"),
+        ('print(\'{"limit": "memory"}\')', MediaError, "more memory .* limit of 4096 MiB"),
+    ],
+)
+def test_every_end_of_a_child_has_its_error(
+    scripted: Callable[[str], Conversation], code: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        heard(scripted(code))
+    assert isinstance(caught.value, MediaError) or getattr(caught.value, "retryable", False)
+
+
+def test_a_child_that_says_nothing_is_ended(scripted: Callable[[str], Conversation]) -> None:
+    child = scripted("import time; time.sleep(60)")
+    with pytest.raises(MediaError, match="the wall time limit"):
+        heard(child, within_s=0.05)
+
+
+def test_a_talkative_child_cannot_block_itself(scripted: Callable[[str], Conversation]) -> None:
+    code = "import sys; sys.stderr.write('x' * 1_000_000); print('{}')"
+    assert heard(scripted(code)) == {}
+
+
+def test_nothing_is_left_behind(film: Path) -> None:
+    before = children()
+    probe(film)
+    with pytest.raises(MediaError):
+        probe(film, limits=Limits(wall_s=0.02))
+    pictures = frames(film, [0, 500, 1000])
+    next(pictures)
+    assert len(children()) == len(before) + 1
+    pictures.close()  # type: ignore[attr-defined]
+    assert children() == before
+
+
+def test_the_child_dies_with_its_parent(film: Path) -> None:
+    code = (
+        "import os, sys, time; from intermission.media import frames\n"
+        "pictures = frames(sys.argv[1], [0] * 10_000); next(pictures)\n"
+        "print(open(f'/proc/self/task/{os.getpid()}/children').read(), flush=True)\n"
+        "time.sleep(60)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(film)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert is_alive(child)
+    os.kill(child, signal.SIGSTOP)  # so that it cannot end of its own accord
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    wait_until_gone(child)
+
+
+def test_a_worker_with_many_open_files_can_still_listen(film: Path) -> None:
+    code = (
+        "import os, resource, sys; from intermission.media import probe\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2000), hard))\n"
+        "kept = [os.open('/dev/null', os.O_RDONLY) for _ in range(1100)]\n"
+        "print(probe(sys.argv[1]).container)"
+    )
+    argv = [sys.executable, "-c", code, str(film)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("mov\n", "")
+
+
+@pytest.mark.parametrize("change", [{"width": "64"}, {"frames": 1.5}, {"more": 1}])
+def test_a_description_of_another_form_is_not_believed(film: Path, change: dict) -> None:
+    told = asdict(probe(film))
+    assert MediaInfo.from_json(told) == probe(film)
+    told["video"][0].update(change)
+    with pytest.raises((TypeError, ValueError)):
+        MediaInfo.from_json(told)
+
+
+def test_an_order_survives_the_journey() -> None:
+    order = Order("frames", 7, 3, MOV, Limits(streams=2), at_ms=(1, 2))
+    assert Order.from_json(order.to_json()) == order
+    assert json.loads(order.to_json())["task"] == "frames"

@@ -1,0 +1,87 @@
+"""Where the sound is cut: in silence near the targets, and everywhere covered once."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from intermission.backends.speech import silence
+from intermission.pipelines.transcribe.sound import length_ms, read_sound
+from intermission.pipelines.transcribe.spans import ACROSS_MS, Piece, best_cut, cut
+from intermission.ports.speech import RATE_HZ
+
+FRAME_MS = silence.FRAME_SAMPLES * 1000 / RATE_HZ
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Callable[[int], Path]:
+    """Silence of so many milliseconds."""
+
+    def make(duration_ms: int) -> Path:
+        path = tmp_path / f"{duration_ms}.wav"
+        with wave.open(str(path), "wb") as wav:
+            wav.setparams((1, 2, RATE_HZ, 0, "NONE", ""))
+            wav.writeframes(bytes(2 * (duration_ms * RATE_HZ // 1000)))
+        return path
+
+    return make
+
+
+def pieces(path: Path, every_ms: int) -> list[Piece]:
+    found = cut(path, length_ms(path), every_ms, lambda _: None)
+    assert found[0].start_ms == 0
+    assert found[-1].end_ms == length_ms(path)
+    assert all(one.end_ms == other.start_ms for one, other in pairwise(found))
+    return found
+
+
+@pytest.mark.parametrize("duration_ms", [1, 59_999, 60_000, 89_000, 91_000, 240_000, 299_000])
+def test_pieces_cover_the_sound_and_are_about_as_long_as_asked(
+    sound: Callable[[int], Path], duration_ms: int
+) -> None:
+    found = pieces(sound(duration_ms), 60_000)
+    assert len(found) == max(1, round(duration_ms / 60_000 - 0.001))
+    for piece in found[:-1]:
+        assert 45_000 <= piece.end_ms - piece.start_ms <= 75_000
+    assert found[-1].end_ms - found[-1].start_ms < 105_000
+    # Nothing is heard twice where nobody speaks.
+    assert all((one.from_ms, one.to_ms) == (one.start_ms, one.end_ms) for one in found)
+
+
+def test_no_sound_has_no_pieces(sound: Callable[[int], Path]) -> None:
+    assert cut(sound(0), 0, 60_000, lambda _: None) == []
+
+
+def test_where_nobody_pauses_both_sides_hear_across_the_cut(
+    sound: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "speech_likelihood", lambda sound: [0.9, 0.8, 0.9] * 10)
+    one, two = pieces(sound(20_000), 10_000)
+    assert one.to_ms == one.end_ms + ACROSS_MS
+    assert two.from_ms == two.start_ms - ACROSS_MS
+    assert (one.from_ms, two.to_ms) == (0, 20_000)
+
+
+def test_the_longest_silence_is_cut_in_its_middle() -> None:
+    speech, pause = [0.9] * 10, [0.1] * 8
+    likelihood = [*speech, *pause, *speech, *pause, *pause, *speech]
+    at_ms, in_silence = best_cut(likelihood, FRAME_MS)
+    assert in_silence
+    assert at_ms == (28 + 8) * FRAME_MS
+
+
+def test_a_pause_within_a_word_is_no_silence() -> None:
+    likelihood = [0.9] * 10 + [0.2, 0.1, 0.2] + [0.9] * 10
+    assert best_cut(likelihood, FRAME_MS) == (11.5 * FRAME_MS, False)
+    assert best_cut([], FRAME_MS) == (0.5 * FRAME_MS, False)
+
+
+def test_a_stretch_of_sound_is_what_there_is_of_it(sound: Callable[[int], Path]) -> None:
+    path = sound(1000)
+    assert len(read_sound(path, 250, 750)) == RATE_HZ
+    assert len(read_sound(path, 900, 5000)) == 2 * RATE_HZ // 10
+    assert read_sound(path, 4000, 5000) == b""
