@@ -22,7 +22,7 @@ from intermission.engine import receipt, record, run_task
 from intermission.engine.receipt import quarantine, receipt_key
 from intermission.model import Completion, Lease, Receipt
 from intermission.ports.store import Store
-from intermission.telemetry import POINTS
+from intermission.telemetry import OWNERSHIP_POINTS, POINTS
 from intermission.testing.simulator import (
     FAULTS,
     MemoryLedgers,
@@ -92,8 +92,9 @@ def test_the_seeds_meet_every_fault_and_every_fault_point(scratch: Path) -> None
         points |= {line.partition(" point ")[2] for line in report.trace}
     assert set(faults) == set(FAULTS)
     assert counts.keys() >= {"lease lost", "completion refused", "task spoiled"}
-    # A simulated worker's keeper has no thread of its own to be stopped in.
-    assert points >= set(POINTS) - {"before-renew"}
+    # A simulated worker's keeper has no thread of its own to be stopped in, and its workspace
+    # no lock.
+    assert points >= set(POINTS) - {"before-renew"} - set(OWNERSHIP_POINTS)
 
 
 def overwriting(store: Store, made: Receipt) -> tuple[Receipt, bool]:
