@@ -141,7 +141,7 @@ class Worker(Process):
         for row, output in self.ledger.receipts(job.key):
             spec = job.step(row.step)
             if spec.publish is not None:
-                publish(self.store, self._outputs, spec, row.index, output.files, world.scratch)
+                publish(self.store, self._outputs, job, spec, row.index, output.files, world.scratch)
 
     def _run_batch(self, leases: Sequence[Lease]) -> None:
         finished: list[tuple[Lease, Completion]] = []
