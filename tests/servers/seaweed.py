@@ -6,6 +6,7 @@ instead; everything below that prefix is the tests' to write and stays behind.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import shutil
@@ -22,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from intermission.backends.store.objects import ObjectStore
-from intermission.errors import StoreError
+from intermission.errors import StoreRefused, StoreUnavailable
 
 _BUCKET = "media"
 _ACCESS = {"access_key_id": "tester", "secret_access_key": "only-on-loopback"}
@@ -30,6 +31,8 @@ _ACCESS = {"access_key_id": "tester", "secret_access_key": "only-on-loopback"}
 _PORTS = range(10_000, 22_000)
 _PAIR = 10_000
 _START_S = 30.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,7 @@ def s3(require: Callable[[str], str]) -> Iterator[S3Server]:
         try:
             yield server
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _stop(process)
     finally:
         shutil.rmtree(folder)
 
@@ -77,10 +79,13 @@ def _start(weed: str, folder: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
         process = _spawn(weed, data, port)
         endpoint = f"http://127.0.0.1:{port[0]}"
         server = S3Server(f"s3://{_BUCKET}", endpoint, {**_ACCESS, "endpoint": endpoint})
-        if _answers(process, server):
-            return process, server
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            if _answers(process, server):
+                return process, server
+        except BaseException:
+            _stop(process)
+            raise
+        _stop(process)
     log = Path(folder, "2", "log").read_text(errors="replace")
     pytest.fail(f"expected weed to answer within {_START_S:g} s, found this log:\n{log[-3000:]}")
 
@@ -105,7 +110,18 @@ def _spawn(weed: str, data: Path, port: list[int]) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end the server when the tests are killed and cannot."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _answers(process: subprocess.Popen[bytes], server: S3Server) -> bool:
@@ -116,7 +132,7 @@ def _answers(process: subprocess.Popen[bytes], server: S3Server) -> bool:
             assert list(store.list("")) == []
             store.self_test()
             return True
-        except StoreError:
+        except (StoreUnavailable, StoreRefused):  # it is not listening, or has no bucket yet
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
     return False

@@ -1,1 +1,1 @@
-"""Object stores: a local folder and memory. `keys` says which keys they take."""
+"""Object stores: a local folder, memory, and the clouds. `keys` says which keys they take."""
