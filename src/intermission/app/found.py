@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from intermission.app.composition import LEDGER_NAME, App
+from intermission.app.composition import App
+from intermission.app.places import Place, as_place
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError, UsageError
 from intermission.model import JobRow, TaskRow
@@ -21,55 +22,53 @@ _TASK = re.compile(r"(?P<step>\w+)(?:\[(?P<index>\d+)\])?")
 class Found:
     """A job in its ledger, open for as long as the caller looks at it."""
 
-    source: Path
+    source: Place
     workspace: Workspace
     ledger: Ledger
     row: JobRow
 
 
 def all_jobs(
-    app: App, place: Path, on_fault: Callable[[Path, LedgerError], None]
+    app: App, place: str, on_fault: Callable[[Place, LedgerError], None]
 ) -> Iterator[Found]:
     """Every job at or below a place. Each one's ledger is open until the next is asked for.
 
     A ledger that cannot be read is told to `on_fault`, and hides no other.
     """
-    for source, workspace in app.workspaces(place):
-        if not (workspace.folder / LEDGER_NAME).exists():
-            continue
-        try:
-            ledger = workspace.open_ledger()
-        except LedgerError as e:
-            on_fault(source, e)
-            continue
-        try:
-            for row in ledger.jobs():
-                yield Found(source, workspace, ledger, row)
-        finally:
-            ledger.close()
+    for source, workspace in app.workspaces(as_place(place)):
+        with ExitStack() as held:
+            try:
+                ledger = held.enter_context(app.reading(workspace))
+            except LedgerError as e:
+                on_fault(source, e)
+                continue
+            if ledger is not None:
+                yield from (Found(source, workspace, ledger, row) for row in ledger.jobs())
 
 
 @contextmanager
-def find_job(app: App, name: str, place: Path) -> Iterator[Found]:
-    """The job of a source (its newest), or the one whose key begins with `name`."""
-    source = Path(name).resolve()
-    key = ""
-    if not source.is_file() and not app.workspace(source).folder.is_dir():
+def find_job(app: App, name: str, place: str, *, write: bool = False) -> Iterator[Found]:
+    """The job of a source (its newest), or the one whose key begins with `name`.
+
+    With `write`, its ledger may be changed.
+    """
+    source, key = as_place(name), ""
+    if isinstance(source, Path) and not (source.is_file() or app.workspace(source).folder.is_dir()):
         source, key = _by_key(app, name, place)
     workspace = app.workspace(source)
-    if not (workspace.folder / LEDGER_NAME).exists():
-        raise UsageError(f"{name} has no job.", remedy="Run a pipeline over it first.")
-    ledger = workspace.open_ledger()
-    try:
-        rows = ledger.jobs(key)
-        if not rows:
+    with app.reading(workspace) as ledger:
+        rows = [] if ledger is None else ledger.jobs(key)
+        if ledger is None or not rows:
             raise UsageError(f"{name} has no job.", remedy="Run a pipeline over it first.")
-        yield Found(source, workspace, ledger, rows[0])
-    finally:
-        ledger.close()
+        if not write:
+            yield Found(source, workspace, ledger, rows[0])
+            return
+    with app.writing(workspace) as ledger:
+        (row,) = ledger.jobs(rows[0].job.key)
+        yield Found(source, workspace, ledger, row)
 
 
-def _by_key(app: App, name: str, place: Path) -> tuple[Path, str]:
+def _by_key(app: App, name: str, place: str) -> tuple[Place, str]:
     """The source and the whole key of the one job whose key begins with `name`."""
     faults: list[LedgerError] = []
     matches = [
@@ -89,7 +88,7 @@ def _by_key(app: App, name: str, place: Path) -> tuple[Path, str]:
         )
     what = f"{len(matches)} jobs have" if matches else "no job has"
     raise UsageError(
-        f"{what} a key that begins with {name!r} at or below {place.resolve()}, "
+        f"{what} a key that begins with {name!r} at or below {as_place(place)}, "
         "and no source of that name has a workspace.",
         remedy="`intermission ls` lists the jobs; --in says where to look.",
     )

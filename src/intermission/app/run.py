@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,19 +12,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from intermission.app.composition import App, Submission
+from intermission.app.places import Place
+from intermission.backends.notices.imds import watching
 from intermission.engine import slot
 from intermission.engine.assignment import Assignment
 from intermission.engine.guardian import Guardian
 from intermission.engine.publish import publish
 from intermission.engine.tally import Tally
 from intermission.engine.worker import Worker
-from intermission.errors import EnvironmentFault, IntermissionError
+from intermission.engine.workspace import Workspace
+from intermission.errors import EnvironmentFault, IntermissionError, WorkspaceBusy
 from intermission.model import FINISHED, Job, JobRow, JobState, TaskRow, TaskState
 from intermission.pipeline import Pipeline, load
 from intermission.pipeline.load import resolve
 from intermission.ports.ledger import Ledger
 
 FAILURES_SHOWN = 5
+log = logging.getLogger(__name__)
 
 
 Read = Callable[[Sequence[str], Pipeline], tuple[Sequence[str], Mapping[str, Any]]]
@@ -31,13 +38,14 @@ Read = Callable[[Sequence[str], Pipeline], tuple[Sequence[str], Mapping[str, Any
 class SourceRun:
     """One source's part in a run: its job, and what became of it."""
 
-    path: Path
+    path: Place
     job: Job | None = None
     row: JobRow | None = None
     """The job as it was last seen."""
     reused: int = 0
     tally: Tally = field(default_factory=Tally)
-    outputs: list[Path] = field(default_factory=list[Path])
+    outputs: list[Path | str] = field(default_factory=list[Path | str])
+    """Paths, or URLs of what is elsewhere."""
     failures: list[TaskRow] = field(default_factory=list[TaskRow])
     """The first tasks that failed for good."""
     error: IntermissionError | None = None
@@ -107,19 +115,21 @@ def run(
             places, own = read(places, pipeline)
             params = {**params, **own}
         pipeline.bind(params)
-        runs = [SourceRun(path) for path in app.sources(places, include)]
+        found = app.sources(places, include, pipeline.output)
+        runs = [SourceRun(place) for place in found]
     except BaseException:
         guardian.close()
         raise
     host = _Host(app, pipeline, resolve(ref), params, reporter, fresh, thorough, expected)
-    worker = Worker(
+    host.worker = worker = Worker(
         guardian,
         app.settings,
         clock=app.clock,
         on_tick=lambda: host.tick(worker),
         on_end=host.end,
     )
-    reason = worker.run(host.assignments(runs))
+    with watching(app.settings, app.clock, worker.drain):
+        reason = worker.run(host.assignments(runs))
     return RunReport(runs, reason)
 
 
@@ -135,44 +145,74 @@ class _Host:
     fresh: bool
     thorough: bool
     expected: str | None
+    worker: Worker | None = None
     _drain_told: bool = False
     _open: dict[str, tuple[SourceRun, Submission]] = field(
         default_factory=dict[str, tuple[SourceRun, Submission]]
     )
 
-    def assignments(self, runs: Sequence[SourceRun]) -> Iterator[Assignment]:
-        for run in runs:
+    def assignments(self, runs: Sequence[SourceRun]) -> Iterator[Assignment | None]:
+        """One source after the other; those that others work on, again later."""
+        waiting = deque((0.0, run) for run in runs)
+        while waiting:
+            due_s, run = waiting[0]
+            if due_s > self.app.clock.monotonic_s():
+                yield None
+                continue
+            waiting.popleft()
             try:
-                submission = self.app.submit(
-                    self.pipeline,
-                    self.ref,
-                    run.path,
-                    self.params,
-                    fresh=self.fresh,
-                    thorough=self.thorough,
-                    expected=self.expected,
-                )
-            except IntermissionError as e:
-                run.error = e
-                self.reporter.closed(run)
-                continue
-            run.job, run.ledger, run.reused = submission.job, submission.ledger, submission.reused
-            run.error = self._unable(run.look())
-            if run.error is not None:
-                self.reporter.closed(run)
-                run.ledger = None
-                submission.ledger.close()
-                continue
-            assignment = Assignment(
-                workspace=submission.workspace,
-                job=submission.job,
-                ledger=submission.ledger,
-                store=submission.store,
-                tally=run.tally,
+                assignment = self._begin(run)
+            except WorkspaceBusy as e:
+                if not due_s:
+                    log.warning("%s", e.message)
+                again_s = self.app.clock.monotonic_s() + self.app.settings.renew_every_s
+                waiting.append((again_s, run))
+            else:
+                if assignment is not None:
+                    yield assignment
+
+    def _begin(self, run: SourceRun) -> Assignment | None:
+        """The assignment for a source; None if there is nothing to be done about it."""
+        try:
+            submission = self.app.submit(
+                self.pipeline,
+                self.ref,
+                run.path,
+                self.params,
+                fresh=self.fresh,
+                thorough=self.thorough,
+                expected=self.expected,
+                on_lost=self._lost,
             )
-            self._open[assignment.name] = (run, submission)
-            self.reporter.opened(run)
-            yield assignment
+        except WorkspaceBusy:
+            raise
+        except IntermissionError as e:
+            run.error = e
+            self.reporter.closed(run)
+            return None
+        run.job, run.ledger, run.reused = submission.job, submission.ledger, submission.reused
+        run.error = self._unable(run.look())
+        if run.error is not None:
+            self.reporter.closed(run)
+            run.ledger = None
+            submission.held.close()
+            return None
+        assignment = Assignment(
+            workspace=submission.workspace,
+            job=submission.job,
+            ledger=submission.ledger,
+            store=submission.store,
+            tally=run.tally,
+            resources=submission.held,
+        )
+        self._open[assignment.name] = (run, submission)
+        self.reporter.opened(run)
+        return assignment
+
+    def _lost(self, _: Exception) -> None:
+        """Called by another thread: a workspace is somebody else's now. `tick` says so."""
+        if self.worker is not None:
+            self.worker.kill_work()
 
     def end(self, assignment: Assignment) -> None:
         """The worker is through with an assignment and is about to close its ledger."""
@@ -183,6 +223,8 @@ class _Host:
                 run.outputs = _publish_all(submission)
         except IntermissionError as e:
             run.error = e
+        if submission.owned is not None and row is not None and row.state is JobState.DONE:
+            _clear(submission.workspace)
         if row is not None and row.total(TaskState.FAILED):
             failed = submission.ledger.tasks(submission.job.key, states=[TaskState.FAILED])
             run.failures = list(islice(failed, FAILURES_SHOWN))
@@ -190,6 +232,9 @@ class _Host:
         run.ledger = None
 
     def tick(self, worker: Worker) -> None:
+        for _, submission in self._open.values():
+            if submission.owned is not None:
+                submission.owned.check()
         if worker.drain_reason is not None and not self._drain_told:
             self._drain_told = True
             self.reporter.draining(worker.drain_reason)
@@ -213,17 +258,23 @@ class _Host:
         return None
 
 
-def _publish_all(submission: Submission) -> list[Path]:
+def _clear(workspace: Workspace) -> None:
+    """What was fetched for a job that is done is of no more use here."""
+    for name in ("scratch", "source"):
+        shutil.rmtree(workspace.folder / name, ignore_errors=True)
+
+
+def _publish_all(submission: Submission) -> list[Path | str]:
     """Every output of a done job, in its place; what was published already costs a stat."""
     workspace, job = submission.workspace, submission.job
     if workspace.open_outputs is None:
         return []
     outputs = workspace.open_outputs()
     scratch = workspace.folder / "scratch"
-    paths: list[Path] = []
+    paths: list[Path | str] = []
     for row, output in submission.ledger.receipts(job.key):
         spec = job.step(row.step)
         if spec.publish is not None:
             names = publish(submission.store, outputs, job, spec, row.index, output.files, scratch)
-            paths += [path for name in names if (path := outputs.local_path(name))]
+            paths += [outputs.local_path(name) or f"{outputs.uri}/{name}" for name in names]
     return paths

@@ -15,7 +15,7 @@ def cancel(job: JobName, place: Place = HERE, verbose: Verbose = False) -> None:
     from intermission.app import find_job
     from intermission.errors import UsageError
 
-    with find_job(open_app(verbose), job, place) as found:
+    with find_job(open_app(verbose), job, place, write=True) as found:
         key = found.row.job.key
         if not found.ledger.cancel(key, reason="cancelled on request"):
             (row,) = found.ledger.jobs(key)

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from intermission.cli.options import HERE, AsJson, Verbose
+from intermission.cli.options import AsJson, Verbose
 
 Checked = Annotated[
     Path, typer.Option("--in", metavar="PLACE", help="The folder whose disk is checked.")
 ]
 
 
-def doctor(place: Checked = HERE, as_json: AsJson = False, verbose: Verbose = False) -> int:
+def doctor(place: Checked = Path(), as_json: AsJson = False, verbose: Verbose = False) -> int:
     """Check whether this machine is fit.
 
     Versions, the disk of this folder, locks, processes. Exit code 4 if something is wrong.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,8 @@ from intermission.cli.options import HERE, AsJson, Verbose, open_app
 
 def gc(
     place: Annotated[
-        Path, typer.Argument(metavar="PLACE", help="A folder; it and all below it are searched.")
+        str,
+        typer.Argument(metavar="PLACE", help="A folder or URL; it and all below are searched."),
     ] = HERE,
     grace_s: Annotated[
         float | None, typer.Option(metavar="S", help="How long such a file is kept at least.")
@@ -29,13 +29,14 @@ def gc(
     unnamed, at least the grace after the first: one that is just being committed is not touched.
     A workspace with a worker in it is left alone.
     """
+    from intermission.app.places import as_place
     from intermission.cli.jsonout import emit
     from intermission.cli.wording import count, near, size
 
     app = open_app(verbose)
     grace_s = app.settings.gc_grace_s if grace_s is None else grace_s
     documents: list[dict[str, Any]] = []
-    for source, workspace in app.workspaces(place.resolve()):
+    for source, workspace in app.workspaces(as_place(place)):
         swept = app.gc(workspace, grace_s=grace_s, dry_run=dry_run)
         documents.append(
             {

@@ -13,7 +13,8 @@ from intermission.cli.options import HERE, AsJson, Verbose, open_app
 
 def ls(
     place: Annotated[
-        Path, typer.Argument(metavar="PLACE", help="A folder; it and all below it are searched.")
+        str,
+        typer.Argument(metavar="PLACE", help="A folder or URL; it and all below are searched."),
     ] = HERE,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -23,18 +24,19 @@ def ls(
     Newest first for each source. Exit code 4 if a ledger cannot be read.
     """
     from intermission.app import all_jobs
+    from intermission.app.places import is_url
     from intermission.cli.jsonout import emit, error_fields, job_fields, when
     from intermission.cli.wording import near, table
     from intermission.errors import EnvironmentFault, LedgerError, UsageError
     from intermission.model import TaskState
 
-    if not place.is_dir():
+    if not is_url(place) and not Path(place).is_dir():
         raise UsageError(f"{place} is not a folder.", remedy="Name the folder of the sources.")
-    faults: list[tuple[Path, LedgerError]] = []
+    faults: list[tuple[object, LedgerError]] = []
     documents: list[dict[str, Any]] = []
     rows: list[tuple[object, ...]] = []
     app = open_app(verbose)
-    for found in all_jobs(app, place.resolve(), lambda path, e: faults.append((path, e))):
+    for found in all_jobs(app, place, lambda path, e: faults.append((path, e))):
         row = found.row
         documents.append(job_fields(found))
         done, total = row.total(TaskState.DONE), row.total()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,8 +20,8 @@ AsJsonLines = Annotated[
     bool, typer.Option("--jsonl", help="Print one JSON event a line on standard output.")
 ]
 Place = Annotated[
-    Path,
-    typer.Option("--in", metavar="PLACE", help="Look for jobs in this folder and below it."),
+    str,
+    typer.Option("--in", metavar="PLACE", help="Look for jobs in this folder or URL and below."),
 ]
 JobName = Annotated[
     str,
@@ -82,7 +81,7 @@ SlotCpuS = Annotated[
     float | None, typer.Option(metavar="S", help="CPU time that one task may use.")
 ]
 
-HERE = Path()
+HERE = "."
 
 
 def open_app(verbose: bool = False, **flags: Any) -> App:

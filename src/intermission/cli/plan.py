@@ -21,7 +21,6 @@ from intermission.cli.options import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from intermission.model import Job, Task
     from intermission.pipeline import Pipeline
@@ -71,7 +70,7 @@ def plan(
         emit({"event": "plan", "sources": documents})
 
 
-def _document(path: Path, job: Job, forecast: Iterable[tuple[Task, bool, str]]) -> dict[str, Any]:
+def _document(path: object, job: Job, forecast: Iterable[tuple[Task, bool, str]]) -> dict[str, Any]:
     tasks = [
         {
             "task": task.step if task.chunk is None else f"{task.step}[{task.index}]",
@@ -96,12 +95,11 @@ def _document(path: Path, job: Job, forecast: Iterable[tuple[Task, bool, str]]) 
 
 
 def _print(document: dict[str, Any], every_task: bool) -> None:
-    from pathlib import Path
-
+    from intermission.app.places import as_place
     from intermission.cli.wording import count, near
 
     print(
-        f"{near(Path(document['source']))}: would run {count(document['run'], 'task')}, "
+        f"{near(as_place(document['source']))}: would run {count(document['run'], 'task')}, "
         f"reuse {document['reuse']:,} (job {document['job'][:10]})"
     )
     if every_task:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from intermission.cli.options import AsJson, Verbose, open_app
 
 
 def rebuild(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A source with a workspace.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A source with a workspace.")],
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -19,15 +18,17 @@ def rebuild(
 
     For a ledger that is damaged or lost; `run` does what is left.
     """
+    from intermission.app.places import as_place
     from intermission.cli.jsonout import emit
 
-    jobs = open_app(verbose).rebuild(source.resolve())
+    place = as_place(source)
+    jobs = open_app(verbose).rebuild(place)
     if as_json:
         found = [
             {"job": key, "adopted": adopted, "total": total}
             for key, (adopted, total) in jobs.items()
         ]
-        emit({"event": "rebuilt", "source": str(source.resolve()), "jobs": found})
+        emit({"event": "rebuilt", "source": str(place), "jobs": found})
         return
     for key, (adopted, total) in jobs.items():
         print(f"{key[:10]}  {adopted} of {total} known tasks are finished")

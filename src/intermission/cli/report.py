@@ -74,5 +74,7 @@ def _print_failures(run: SourceRun) -> None:
 
 def _where(run: SourceRun) -> str:
     """How to find the job from here, where it is not below the working directory."""
+    if not isinstance(run.path, Path):
+        return f" --in {shlex.quote(str(run.path))}"
     below = run.path.is_relative_to(Path.cwd())
     return "" if below else f" --in {shlex.quote(str(run.path.parent))}"

@@ -48,7 +48,7 @@ def retry(
 
     app = open_app(verbose, slots=slots)
     whole = fresh and not task
-    with find_job(app, job, place) as found:
+    with find_job(app, job, place, write=True) as found:
         known = found.row.job
         if not whole:
             rows = [find_task(found, name) for name in task or ()]

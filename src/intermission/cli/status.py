@@ -18,9 +18,9 @@ def status(
     Its tasks by step and state, and those that are running.
     """
     from intermission.app import find_job
-    from intermission.cli.jsonout import emit, job_fields, task_fields
+    from intermission.cli.jsonout import emit, job_fields, task_fields, when
     from intermission.cli.wording import near
-    from intermission.model import HELD
+    from intermission.model import HELD, JobState
 
     with find_job(open_app(verbose), job, place) as found:
         row = found.row
@@ -32,7 +32,8 @@ def status(
             emit({"event": "status", **job_fields(found), "running": tasks})
             return
         print(f"{row.job.key[:10]}  {row.job.pipeline}  {near(found.source)}")
-        print(f"{row.state}: {row.reason}" if row.reason else row.state)
+        since = f" since {when(row.updated_ms)}" if row.state is JobState.DRAINING else ""
+        print(f"{row.state}{since}: {row.reason}" if row.reason else row.state)
         print_counts(row)
         for task in running:
             where = "waits for an outside event" if task.worker is None else f"on {task.worker}"

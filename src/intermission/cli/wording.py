@@ -39,9 +39,11 @@ def size(size_bytes: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def near(path: Path) -> str:
-    """A path as seen from the working directory, where it lies below it."""
+def near(path: object) -> str:
+    """A path as seen from the working directory, where it lies below it; else as it is."""
     here = Path.cwd()
+    if not isinstance(path, Path):
+        return str(path)
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 

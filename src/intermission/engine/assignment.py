@@ -62,6 +62,7 @@ class Assignment:
             job=self.job,
             open_store=self.workspace.open_store,
             open_outputs=self.workspace.open_outputs,
+            fetch_source=self.workspace.fetch_source,
             folder=self.workspace.folder,
             worker=worker,
             settings=settings,

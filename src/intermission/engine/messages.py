@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from intermission.engine.outcome import Finished, Outcome
-from intermission.model import Completion, Job, Lease
+from intermission.model import Completion, Job, Lease, Source
 from intermission.ports.store import Store
 from intermission.settings import Settings
 
@@ -29,6 +29,7 @@ class Orders:
     job: Job
     open_store: Callable[[], Store]
     open_outputs: Callable[[], Store] | None
+    fetch_source: Callable[[Source], Path] | None
     folder: Path
     """Where logs and, for a remote store, working files go."""
     worker: str

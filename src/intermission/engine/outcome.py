@@ -48,6 +48,7 @@ class Faulted(NamedTuple):
     fence: int
     message: str
     remedy: str
+    exit_code: int
 
 
 class Progressed(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any
 from intermission.engine.plan import parts, together, with_gaps
 from intermission.engine.publish import publish
 from intermission.engine.receipt import adopt, attempt_prefix, commit, fetch_files, new_attempt
-from intermission.engine.source import SourceCheck
+from intermission.engine.source import FetchedSource, SourceCheck
 from intermission.errors import Permanent
 from intermission.model import (
     RESULT_INLINE_MAX_BYTES,
@@ -30,6 +30,7 @@ from intermission.model import (
     Lease,
     Output,
     Receipt,
+    Source,
     StepSpec,
 )
 from intermission.pipeline import Context, Pipeline
@@ -48,6 +49,7 @@ class Work:
     outputs: Store | None
     scratch: Path
     worker: str
+    fetch_source: Callable[[Source], Path] | None = None
     check_source: SourceCheck = field(default_factory=SourceCheck)
 
     @cached_property
@@ -193,7 +195,10 @@ def _arguments(work: Work, spec: StepSpec, lease: Lease) -> dict[str, Any]:
     step = work.pipeline.steps[spec.name]
     arguments: dict[str, Any] = {name: work.params[name] for name in spec.params}
     if step.source_param is not None:
-        arguments[step.source_param] = work.job.source
+        source = work.job.source
+        if work.fetch_source is not None:  # and only if the step asks for the file
+            source = FetchedSource.of(source, work.fetch_source)
+        arguments[step.source_param] = source
     if step.mapped is not None:
         param, chunk_type = step.mapped
         arguments[param] = chunk_type.model_validate_json(lease.chunk or "{}")

@@ -106,12 +106,12 @@ class _Slot:
         except CorruptArtifact as e:
             return Spoiled(lease.task_id, lease.fence, e.task_key, e.key, str(e))
         except EnvironmentFault as e:
-            return Faulted(lease.task_id, lease.fence, e.message, e.remedy)
+            return Faulted(lease.task_id, lease.fence, e.message, e.remedy, e.exit_code)
         except OSError as e:
             if e.errno not in MACHINE_ERRNOS:
                 return self._failed(lease, e)
             fault = fault_from_os(e, f"running {lease.step}", EnvironmentFault)
-            return Faulted(lease.task_id, lease.fence, fault.message, fault.remedy)
+            return Faulted(lease.task_id, lease.fence, fault.message, fault.remedy, fault.exit_code)
         except Exception as e:
             return self._failed(lease, e)
         finally:
@@ -143,6 +143,7 @@ class _Slot:
                 outputs=None if orders.open_outputs is None else orders.open_outputs(),
                 scratch=orders.folder / "scratch",
                 worker=orders.worker,
+                fetch_source=orders.fetch_source,
             )
         _limit(orders.settings)
         return self._works[orders.name]

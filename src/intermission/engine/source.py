@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
@@ -70,6 +72,22 @@ def _remembered(memory: Store, version: str) -> str | None:
         return known["fingerprint"] if known["version"] == version else None
     except (NotFound, ValueError, KeyError, TypeError):
         return None
+
+
+@dataclass(frozen=True)
+class FetchedSource(Source):
+    """A source elsewhere, whose bytes are fetched when a step first asks for its file."""
+
+    fetch: Callable[[Source], Path] | None = None
+
+    @classmethod
+    def of(cls, source: Source, fetch: Callable[[Source], Path]) -> FetchedSource:
+        return cls(source.uri, source.fingerprint, source.size_bytes, source.version, fetch)
+
+    @property
+    def path(self) -> Path:
+        assert self.fetch is not None
+        return self.fetch(Source(self.uri, self.fingerprint, self.size_bytes, self.version))
 
 
 class SourceCheck:

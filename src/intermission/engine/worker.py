@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from intermission.engine import record
 from intermission.engine.assignment import Assignment
-from intermission.engine.drain import drain_on_signals
+from intermission.engine.drain import Drain
 from intermission.engine.guardian import Guardian
 from intermission.engine.keeper import Held, Keeper
 from intermission.engine.outcome import (
@@ -47,6 +47,9 @@ OPEN_MAX = 32
 """Assignments open at a time; each has two connections to its ledger and a lock."""
 
 
+_NO_MORE = object()
+
+
 def worker_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
 
@@ -72,8 +75,9 @@ class Worker:
         self._on_end = on_end
         self._open: dict[str, Assignment] = {}
         self._fault: EnvironmentFault | None = None
-        self._drain_reason: str | None = None
-        self._drain_deadline_s = 0.0
+        self._drain = Drain(self._clock, settings.drain_s)
+        self._more = True
+        """Whether assignments may be left that were not taken on."""
         self._rescued_s = 0.0
         self._lost: deque[tuple[str, Held]] = deque()
         self._cancelled: deque[tuple[str, Held]] = deque()
@@ -86,12 +90,14 @@ class Worker:
             on_cancelled=lambda name, held: self._cancelled.append((name, held)),
         )
 
-    def run(self, assignments: Iterator[Assignment]) -> str | None:
+    def run(self, assignments: Iterator[Assignment | None]) -> str | None:
         """Work until every assignment has ended. The reason, if a drain came first.
+
+        None in place of an assignment means that there is none to take on at the moment.
 
         Raises `EnvironmentFault` when the machine cannot go on; progress is saved then too.
         """
-        with drain_on_signals(self.drain) as wake:
+        with self._drain.listening() as wake:
             self._keeper.start()
             try:
                 while self._take_on(assignments) or self._slots.busy:
@@ -107,33 +113,36 @@ class Worker:
                     assignment.resources.close()
         if self._fault is not None:
             raise self._fault
-        return self._drain_reason
+        return self._drain.reason
 
-    def drain(self, reason: str) -> None:
-        """Stop claiming; finish what can finish in time; give the rest back. Twice: at once."""
-        budget_s = self._settings.drain_s if self._drain_reason is None else 0.0
-        self._drain_reason = self._drain_reason or reason
-        self._drain_deadline_s = self._clock.monotonic_s() + budget_s
+    def drain(self, reason: str, budget_s: float | None = None) -> None:
+        """Stop claiming; finish what can finish in time; give the rest back. Twice: at once.
+
+        For any thread. `budget_s` takes the place of `drain_s`, and never lengthens a drain.
+        """
+        self._drain.ask(reason, budget_s)
 
     @property
     def drain_reason(self) -> str | None:
         """Why this worker is draining, once it is."""
-        return self._drain_reason
+        return self._drain.reason
 
-    def _take_on(self, assignments: Iterator[Assignment]) -> bool:
+    def _take_on(self, assignments: Iterator[Assignment | None]) -> bool:
         """Open assignments until the slots have enough to do; False when none is left."""
-        while self._drain_reason is None and not self._fed():
-            assignment = next(assignments, None)
-            if assignment is None:
+        while self._more and self._drain.reason is None and not self._fed():
+            assignment = next(assignments, _NO_MORE)
+            self._more = assignment is not _NO_MORE
+            if not isinstance(assignment, Assignment):
                 break
-            assignment.resources.callback(assignment.ledger.close)
             assignment.resources.enter_context(alive(assignment.workspace, self.name))
             self._keeper.open(assignment.name, assignment.workspace)
             self._open[assignment.name] = assignment
             self._rescue(assignment)
-        return self._drain_reason is None and bool(self._open)
+        return self._drain.reason is None and (bool(self._open) or self._more)
 
     def _fed(self) -> bool:
+        if self._slots.idle <= 0:
+            return True
         now_s = self._clock.monotonic_s()
         some_ready = any(now_s >= one.idle_until_s for one in self._open.values())
         return some_ready or len(self._open) >= OPEN_MAX
@@ -145,7 +154,7 @@ class Worker:
 
     def _dispatch(self) -> None:
         """Give every idle slot a batch, claiming what is missing."""
-        if self._drain_reason is not None:
+        if self._drain.reason is not None:
             return
         now_s = self._clock.monotonic_s()
         if now_s - self._rescued_s > self._settings.renew_every_s:
@@ -210,7 +219,7 @@ class Worker:
     def _wait(self, wake: int) -> None:
         """Sleep until a slot speaks, a slot ends or a signal comes; record what was said."""
         by_fd = {slot.connection.fileno(): slot for slot in self._slots}
-        through = not self._open and not self._slots.busy
+        through = not self._open and not self._slots.busy and not self._more
         timeout_s = 0.0 if through or self._could_dispatch() else POLL_S
         ready, _, _ = select.select([*by_fd, self._guardian, wake], [], [], timeout_s)
         if wake in ready:
@@ -224,7 +233,7 @@ class Worker:
                 self._bury(slot, how)
 
     def _could_dispatch(self) -> bool:
-        if self._drain_reason is not None or self._slots.idle <= 0:
+        if self._drain.reason is not None or self._slots.idle <= 0:
             return False
         now_s = self._clock.monotonic_s()
         return any(
@@ -298,6 +307,7 @@ class Worker:
                 ledger.release([held], reason=outcome.message)
                 if self._fault is None:
                     self._fault = EnvironmentFault(outcome.message, remedy=outcome.remedy)
+                    self._fault.exit_code = outcome.exit_code
                     self.drain(outcome.message)
             case Finished():
                 raise AssertionError("a finished task is no trouble")
@@ -331,6 +341,12 @@ class Worker:
         assignment.ledger.release(held, reason=reason)
         self._keeper.let_go(assignment.name, [lease.task_id for lease in leases])
         assignment.idle_until_s = 0.0
+
+    def kill_work(self) -> None:
+        """For any thread: kill every task that runs, now; then drain. Their leases are lost."""
+        for slot in self._slots:
+            self._slots.kill_now(slot.no)
+        self._drain.ask("the workspace was lost", 0.0)
 
     def _lease_lost(self, name: str, held: Held) -> None:
         """Called by the keeper: kill the work at once, whatever this thread is doing."""
@@ -367,23 +383,23 @@ class Worker:
                 continue
             if slot.deadline_s is not None and now_s >= slot.deadline_s:
                 self._slots.kill(slot, slot.verdict or "timeout")
-            elif self._drain_reason is not None and not self._can_finish(slot, now_s):
-                self._slots.kill(slot, self._drain_reason)
+            elif self._drain.reason is not None and not self._can_finish(slot, now_s):
+                self._slots.kill(slot, self._drain.reason)
 
     def _can_finish(self, slot: Slot, now_s: float) -> bool:
         """Whether what a slot runs is expected to end before the drain must."""
         mean_s = self._open[slot.orders].tally.mean_s(slot.first.step)
         expected_s = now_s if mean_s is None else slot.started_s + mean_s
-        return max(now_s, expected_s) < self._drain_deadline_s
+        return max(now_s, expected_s) < self._drain.deadline_s
 
     def _leave(self) -> None:
         """After a drain: give back what is still held, and say why the jobs are unfinished."""
         for assignment in list(self._open.values()):
             # A ledger that cannot be written now loses nothing: the leases end by themselves.
             with suppress(IntermissionError):
-                self._give_back(assignment, list(assignment.backlog), self._drain_reason or "")
+                self._give_back(assignment, list(assignment.backlog), self._drain.reason or "")
                 assignment.ledger.mark(
-                    assignment.job.key, JobState.DRAINING, reason=self._drain_reason
+                    assignment.job.key, JobState.DRAINING, reason=self._drain.reason
                 )
             self._end(assignment)
 

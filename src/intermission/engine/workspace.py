@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intermission.errors import EnvironmentFault, fault_from_os
+from intermission.model import Source
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 
@@ -23,6 +24,10 @@ class Workspace:
     open_store: Callable[[], Store]
     open_outputs: Callable[[], Store] | None
     open_ledger: Callable[[], Ledger]
+    fetch_source: Callable[[Source], Path] | None = None
+    """For a source that is not on this machine: a file with its bytes."""
+    is_remote: bool = False
+    """Whether the store is elsewhere: then one machine at a time owns the workspace."""
 
 
 @contextmanager

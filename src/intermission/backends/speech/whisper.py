@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from intermission.backends.speech.weights import digest, locate
+from intermission.backends.speech.weights import DIGITS, digest, locate
 from intermission.errors import EnvironmentFault, ParameterError
 from intermission.ports.speech import AUTO, RATE_HZ, Heard, Weights, Word
 from intermission.settings import Settings, current
@@ -22,7 +23,7 @@ class WhisperEngine:
 
     def identify(self, model: str, language: str) -> Weights:
         require_library()
-        name, folder = locate(model)
+        name, folder = locate(_named(model))
         spoken = languages(name)
         if language not in (AUTO, *spoken):
             raise ParameterError(
@@ -32,15 +33,14 @@ class WhisperEngine:
         return Weights(f"faster-whisper@{version('faster-whisper')}", f"{name}@{digest(folder)}")
 
     def load(self, weights: Weights) -> WhisperSpeech:
-        name = weights.model.rpartition("@")[0]
-        found = self.identify(name, AUTO)
+        found = self.identify(weights.model, AUTO)
         if found != weights:
             raise EnvironmentFault(
                 f"this job was planned with {weights.engine} and {weights.model}, "
                 f"and here are {found.engine} and {found.model}.",
                 remedy="Run the same command again: it plans with what is here.",
             )
-        return WhisperSpeech(name)
+        return WhisperSpeech(_named(weights.model))
 
 
 class WhisperSpeech:
@@ -92,6 +92,11 @@ class WhisperSpeech:
             as_samples(sound), vad_filter=True, language_detection_segments=4
         )
         return language
+
+
+def _named(model: str) -> str:
+    """A model's name without the digest that `identify` adds: it knows its own answers."""
+    return re.sub(rf"@[0-9a-f]{{{DIGITS}}}$", "", model)
 
 
 def _word(word: Any, end_ms: int) -> Word:

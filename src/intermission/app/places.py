@@ -1,0 +1,243 @@
+"""Where sources are: files of this machine, or objects in a bucket; and where their parts go.
+
+A source's workspace is in the same storage as the source: beside a file in a folder of its own,
+in a bucket below a prefix of its own, with the source's whole key.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote
+
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.store.local import LocalStore
+from intermission.backends.store.objects import ObjectStore
+from intermission.engine.discover import find_sources
+from intermission.engine.source import identify
+from intermission.engine.workspace import Workspace
+from intermission.errors import (
+    AlreadyExists,
+    EnvironmentFault,
+    LedgerError,
+    SourceError,
+    UsageError,
+    fault_from_os,
+)
+from intermission.model import Source, identity
+from intermission.ports.ledger import Ledger
+from intermission.ports.store import Store
+from intermission.settings import Settings
+
+LEDGER_NAME = "ledger.sqlite"
+
+
+@dataclass(frozen=True, order=True)
+class ObjectPlace:
+    """An object in a bucket."""
+
+    bucket: str
+    """With its scheme: `s3://bucket`."""
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.bucket}/{self.key}"
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.key).name
+
+
+Place = Path | ObjectPlace
+
+
+def is_url(text: str) -> bool:
+    return "://" in text
+
+
+def as_place(text: str) -> Place:
+    """What a person means by a path or a URL."""
+    if not is_url(text):
+        return Path(text).resolve()
+    scheme, _, rest = text.partition("://")
+    if scheme == "file":
+        return Path(rest).resolve()
+    bucket, _, key = rest.partition("/")
+    return ObjectPlace(f"{scheme}://{bucket}", key)
+
+
+def find_places(
+    given: Sequence[str], include: Sequence[str], settings: Settings, outputs: str
+) -> list[Place]:
+    """The sources that these paths and URLs name, each once, in order."""
+    found: dict[Place, None] = {}
+    for text in given:
+        place = as_place(text)
+        if isinstance(place, ObjectPlace):
+            found.update(dict.fromkeys(_find_objects(place, include, settings, outputs)))
+        else:
+            name = settings.workspace_name
+            local = text if not is_url(text) else str(place)
+            found.update(dict.fromkeys(find_sources([local], include=include, workspace_name=name)))
+    return list(found)
+
+
+def _find_objects(
+    place: ObjectPlace, include: Sequence[str], settings: Settings, outputs: str
+) -> list[ObjectPlace]:
+    store = _bucket(place, settings)
+    if place.key and not place.key.endswith("/") and store.stat(place.key) is not None:
+        return [place]
+    prefix = place.key if not place.key or place.key.endswith("/") else f"{place.key}/"
+    own = (f"{settings.checkpoints_prefix}/", f"{outputs}/")
+    found: list[ObjectPlace] = []
+    for stat in store.list(prefix):
+        below = stat.key.removeprefix(prefix)
+        hidden = any(part.startswith(".") for part in below.split("/"))
+        wanted = not include or any(
+            fnmatch(below, one) or fnmatch(PurePosixPath(below).name, one) for one in include
+        )
+        if wanted and not hidden and stat.size_bytes and not stat.key.startswith(own):
+            found.append(ObjectPlace(place.bucket, stat.key))
+    if not found:
+        wanted = f" that matches {', '.join(include)}" if include else ""
+        raise SourceError(
+            f"{place} has no object{wanted}.", remedy="Check the bucket and the prefix."
+        )
+    return found
+
+
+def _opener(url: str, settings: Settings) -> Callable[[], ObjectStore]:
+    return partial(ObjectStore, url, patience_s=settings.store_patience_s)
+
+
+def _bucket(place: ObjectPlace, settings: Settings) -> ObjectStore:
+    return _opener(place.bucket, settings)()
+
+
+def workspace_of(place: Place, settings: Settings, output: str | None) -> Workspace:
+    """A source's workspace; `output` names the folder or prefix for what people are to find."""
+    if isinstance(place, ObjectPlace):
+        return _object_workspace(place, settings, output)
+    folder = place.parent / settings.workspace_name / place.name
+    outputs = None if output is None else _local_outputs(place, settings, output, folder / ".tmp")
+    return Workspace(
+        folder=folder,
+        open_store=partial(LocalStore, folder),
+        open_outputs=outputs,
+        open_ledger=partial(open_ledger, folder / LEDGER_NAME),
+    )
+
+
+def _object_workspace(place: ObjectPlace, settings: Settings, output: str | None) -> Workspace:
+    url = f"{place.bucket}/{settings.checkpoints_prefix}/{place.key}"
+    # A name of its own on this machine, the same in every run, so that a lock is proven dead here.
+    folder = settings.cache_dir.expanduser() / "workspaces" / identity(url)[:20] / place.name
+    outputs = None if output is None else _object_outputs(place, settings, output)
+    return Workspace(
+        folder=folder,
+        open_store=_opener(url, settings),
+        open_outputs=outputs,
+        open_ledger=partial(open_ledger, folder / LEDGER_NAME),
+        fetch_source=partial(_fetch_source, place, settings, folder / "source"),
+        is_remote=True,
+    )
+
+
+def _local_outputs(
+    source: Path, settings: Settings, output: str, temp: Path
+) -> Callable[[], Store]:
+    if settings.output_dir is None:
+        place, owner = source.parent, source.name
+    elif is_url(settings.output_dir):
+        return _opener(f"{settings.output_dir.rstrip('/')}/{source.stem}", settings)
+    else:
+        place = Path(settings.output_dir).expanduser().resolve()
+        owner = str(source)
+        output = ""
+        temp = place / settings.workspace_name / ".tmp"  # on the same file system
+    claims = LocalStore(place / settings.workspace_name)
+    name = _claimed_name(claims, f"outputs/{output}".rstrip("/"), source, owner)
+    return partial(LocalStore, place / output / name, temp=temp)
+
+
+def _object_outputs(place: ObjectPlace, settings: Settings, output: str) -> Callable[[], Store]:
+    """Below the outputs' prefix, under the source's own path."""
+    path = PurePosixPath(place.key)
+    base = settings.output_dir or f"{place.bucket}/{output}"
+    if not is_url(base):
+        return _local_outputs(Path("/", place.key), settings, output, Path(base, ".tmp"))
+    claims = _opener(f"{place.bucket}/{settings.checkpoints_prefix}", settings)()
+    name = _claimed_name(claims, f"outputs/{output}/{path.parent}", Path(path), str(place))
+    return _opener(f"{base.rstrip('/')}/{path.parent / name}".replace("/./", "/"), settings)
+
+
+def _claimed_name(claims: Store, prefix: str, source: Path, owner: str) -> str:
+    """The source's stem, or its whole name where another source took the stem first."""
+    names = (source.stem, source.name, f"{source.name}-{identity(owner)[:8]}")
+    for name in names:
+        key = str(PurePosixPath(prefix, name))
+        try:
+            claims.create(key, owner.encode())
+        except AlreadyExists:
+            if claims.read(key) != owner.encode():
+                continue
+        return name
+    raise UsageError(
+        f"every name for the outputs of {source} is taken: {', '.join(names)}.",
+        remedy="Give another --output-dir.",
+    )
+
+
+def identify_place(
+    place: Place, memory: Store, settings: Settings, *, remember: bool = True
+) -> Source:
+    """The source a place has now. An object is told by its version, a file by its content."""
+    if isinstance(place, Path):
+        return identify(place, memory, remember=remember)
+    stat = _bucket(place, settings).stat(place.key)
+    if stat is None:
+        raise SourceError(f"{place} does not exist.", remedy="Check the bucket and the key.")
+    fingerprint = identity("object", stat.version, str(stat.size_bytes))
+    uri = f"{place.bucket}/{quote(place.key)}"
+    return Source(uri, fingerprint, stat.size_bytes, stat.version)
+
+
+def _fetch_source(place: ObjectPlace, settings: Settings, folder: Path, source: Source) -> Path:
+    """The source as a file of this machine, downloaded once however many slots want it."""
+    path = folder / source.fingerprint / place.name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                _bucket(place, settings).fetch_version(place.key, path, version=source.version)
+        finally:
+            os.close(lock)
+    except OSError as e:
+        raise fault_from_os(e, f"fetching {place}", EnvironmentFault, where=folder) from e
+    return path
+
+
+def open_ledger(path: Path) -> Ledger:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise fault_from_os(e, "making the workspace", LedgerError, where=path.parent) from e
+    return SqliteLedger(path)
+
+
+def find_object_workspaces(place: ObjectPlace, settings: Settings) -> Iterator[ObjectPlace]:
+    """The sources at or below a place that have a workspace in their bucket."""
+    store = _bucket(place, settings)
+    root = f"{settings.checkpoints_prefix}/"
+    for stat in store.list(root + place.key):
+        key = stat.key.removeprefix(root)
+        if key.endswith(f"/{LEDGER_NAME}"):
+            yield ObjectPlace(place.bucket, key.removesuffix(f"/{LEDGER_NAME}"))

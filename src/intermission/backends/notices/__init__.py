@@ -1,0 +1,1 @@
+"""Who tells a machine that it is about to be taken away."""
