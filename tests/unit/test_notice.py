@@ -295,6 +295,7 @@ def test_a_drain_is_never_lengthened(clock: FakeClock) -> None:
     drain.ask("notice", 80.0)
     assert (drain.reason, drain.deadline_s) == ("notice", start_s + 80)
     drain.ask("rebalance", 90.0)
+    assert drain.deadline_s == start_s + 80
     drain.ask("notice again", 30.0)
     assert (drain.reason, drain.deadline_s) == ("notice", start_s + 30)
     clock.advance(5)

@@ -60,6 +60,8 @@ def examine(place: Path) -> Iterator[Finding]:
         "disk": lambda: _disk(place),
         "open files": _open_files,
         "clock": _clock,
+        "media": _media,
+        "speech": _speech,
     }
     for name, check in checks.items():
         try:
@@ -120,6 +122,34 @@ def _clock() -> Finding:
     well = hasattr(time, "CLOCK_BOOTTIME")
     found = "leases also end while the machine sleeps" if well else "leases stop while it sleeps"
     return Finding("clock", True, found)
+
+
+def _media() -> Finding:
+    try:
+        import av
+    except ImportError:
+        return Finding("media", True, "not installed: pip install 'intermission[media]'")
+    from intermission.media.jail import landlock_version
+
+    version = landlock_version()
+    jail = f"decoders see no file (Landlock {version})" if version else "no Landlock here"
+    return Finding("media", True, f"PyAV {av.__version__}, {jail}")
+
+
+def _speech() -> Finding:
+    from intermission.backends.speech import whisper
+    from intermission.settings import current
+
+    try:
+        whisper.require_library()
+    except EnvironmentFault:
+        return Finding("speech", True, "not installed: pip install 'intermission[transcribe]'")
+    weights = whisper.WhisperEngine().identify("", "auto")
+    settings = current()
+    device = whisper.chosen_device(settings)
+    precision = whisper.chosen_precision(settings, device)
+    threads = f", {whisper.chosen_threads(settings)} threads" if device == "cpu" else ""
+    return Finding("speech", True, f"{weights.model} on {device} in {precision}{threads}")
 
 
 def _slots() -> Finding:

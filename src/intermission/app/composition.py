@@ -28,8 +28,7 @@ from intermission.engine.receipt import peek, quarantine, receipt_key
 from intermission.engine.record import output_text
 from intermission.engine.verify import verify
 from intermission.engine.why import forecast
-from intermission.engine.worker import worker_name
-from intermission.engine.workspace import Workspace, alive, dead, living
+from intermission.engine.workspace import Workspace, alive, dead, living, worker_name
 from intermission.errors import (
     CorruptArtifact,
     NotFound,

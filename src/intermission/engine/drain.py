@@ -38,7 +38,7 @@ class Drain:
             self.reason = self.reason or reason
             if self._wake is not None:
                 with suppress(BlockingIOError):  # then it has been woken often enough
-                    pass
+                    os.write(self._wake, b"\0")
 
     @contextmanager
     def listening(self) -> Generator[int, None, None]:

@@ -12,6 +12,10 @@ class Finished(NamedTuple):
     took_s: float
     warnings: tuple[str, ...] = ()
 
+    @property
+    def task_id(self) -> int:
+        return self.completion.task_id
+
 
 class Failed(NamedTuple):
     task_id: int

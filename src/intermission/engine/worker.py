@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from uuid import uuid4
 
 from intermission.engine import record
 from intermission.engine.assignment import Assignment
@@ -30,7 +28,7 @@ from intermission.engine.outcome import (
     Spoiled,
 )
 from intermission.engine.slots import Slot, Slots
-from intermission.engine.workspace import alive, bury, dead
+from intermission.engine.workspace import alive, bury, dead, worker_name
 from intermission.errors import (
     CorruptArtifact,
     EnvironmentFault,
@@ -48,10 +46,6 @@ OPEN_MAX = 32
 
 
 _NO_MORE = object()
-
-
-def worker_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
 
 
 class Worker:
@@ -251,7 +245,7 @@ class Worker:
             if isinstance(outcome, Progressed):
                 self._keeper.progress(assignment.name, outcome.task_id, outcome.fraction)
                 continue
-            lease = slot.answered(_task_id(outcome))
+            lease = slot.answered(outcome.task_id)
             if lease is None:
                 continue
             slot.started_s = now_s
@@ -402,7 +396,3 @@ class Worker:
                     assignment.job.key, JobState.DRAINING, reason=self._drain.reason
                 )
             self._end(assignment)
-
-
-def _task_id(outcome: Outcome) -> int:
-    return outcome.completion.task_id if isinstance(outcome, Finished) else outcome.task_id

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from intermission.errors import EnvironmentFault, fault_from_os
 from intermission.model import Source
@@ -28,6 +30,11 @@ class Workspace:
     """For a source that is not on this machine: a file with its bytes."""
     is_remote: bool = False
     """Whether the store is elsewhere: then one machine at a time owns the workspace."""
+
+
+def worker_name() -> str:
+    """A name that no other worker has, and that says where it is."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from intermission.backends.speech.weights import DIGITS, digest, locate
@@ -14,6 +15,14 @@ from intermission.settings import Settings, current
 if TYPE_CHECKING:
     import numpy as np
 
+_CODES = (
+    "af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw "
+    "he hi hr ht hu hy id is it ja jw ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt "
+    "my ne nl nn no oc pa pl ps pt ro ru sa sd si sk sl sn so sq sr su sv sw ta te tg th tk tl "
+    "tr tt uk ur uz vi yi yo yue zh"
+)
+LANGUAGES = tuple(_CODES.split())
+"""What multilingual Whisper models know; `yue` since the third large one."""
 _SEED = 1
 _INSTALL = "Run `pip install 'intermission[transcribe]'`."
 
@@ -112,17 +121,14 @@ def as_samples(sound: bytes) -> np.ndarray:
 
 
 def require_library() -> None:
-    try:
-        import faster_whisper  # noqa: F401
-    except ImportError as e:
-        raise EnvironmentFault("the package faster-whisper is missing.", remedy=_INSTALL) from e
+    """Without importing it: a supervisor asks, and needs no model in its memory."""
+    if find_spec("faster_whisper") is None:
+        raise EnvironmentFault("the package faster-whisper is missing.", remedy=_INSTALL)
 
 
 def languages(model: str) -> tuple[str, ...]:
     """The languages a model knows, as far as its name tells."""
-    from faster_whisper.tokenizer import _LANGUAGE_CODES
-
-    return ("en",) if model.endswith(".en") else tuple(_LANGUAGE_CODES)
+    return ("en",) if model.endswith(".en") else LANGUAGES
 
 
 def chosen_device(settings: Settings) -> str:
