@@ -18,10 +18,10 @@ from pydantic import BaseModel, Field
 
 from intermission import Chunk, Context, File, Pipeline, Source, step
 from intermission.backends.speech import engine as speech_engine
+from intermission.pipelines.transcribe.cutting import cut
 from intermission.pipelines.transcribe.formats import Formats, Transcript, write
 from intermission.pipelines.transcribe.seams import Part, join_parts
 from intermission.pipelines.transcribe.sound import length_ms, read_sound
-from intermission.pipelines.transcribe.spans import cut
 from intermission.ports.speech import AUTO, Speech, Weights, Word
 
 SpanLength = Annotated[int, Field(ge=5, le=1800, description="how long a span is, in seconds")]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from intermission.backends.speech import silence
+from intermission.pipelines.transcribe.cutting import ACROSS_MS, Piece, best_cut, cut
 from intermission.pipelines.transcribe.sound import length_ms, read_sound
-from intermission.pipelines.transcribe.spans import ACROSS_MS, Piece, best_cut, cut
 from intermission.ports.speech import RATE_HZ
 
 FRAME_MS = silence.FRAME_SAMPLES * 1000 / RATE_HZ
