@@ -13,7 +13,7 @@ help:
 	@echo 'make demo   write down a minute of a talk; kill it and run it again'
 	@echo 'make test   everything: style, types, layers, tests'
 	@echo 'make lint   style, types and layers alone'
-	@echo 'make bench  the ledger against its peers'
+	@echo 'make bench  the ledger and transcription, against their peers'
 
 demo: .venv/installed-transcribe talks/talk.mp4
 	$(BIN)/intermission run transcribe talks/talk.mp4
@@ -22,11 +22,9 @@ demo: .venv/installed-transcribe talks/talk.mp4
 talks/talk.mp4: | .venv/bin/python
 	$(BIN)/python examples/fetch_talk.py $@
 
-# The crash tests race real processes against real signals, and a loaded machine can lose such a
-# race for them. What fails is run once more, alone; what fails alone is broken.
+# Twice as many at a time as there are cores: half of what the tests do is wait.
 test: lint strace
-	$(BIN)/python -m pytest -n 2 || { echo 'Once more, one at a time, what failed:'; \
-		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -n $$((2 * $$(nproc)))
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -36,6 +34,7 @@ lint: .venv/installed-test
 
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/ledger.py
+	$(BIN)/python benchmarks/transcribe.py
 
 # The crash tests stop a task at every system call. Without strace they skip, or fail under CI.
 strace:

@@ -3,8 +3,8 @@
     python benchmarks/transcribe.py [--rounds N] [--minutes M] [--json]
 
 The contestants take turns, each in a fresh process and folder, with the same model, beam and
-threads; a ratio compares two measurements of the same round. The sound is a talk of one minute,
-repeated, so that there are many spans.
+threads; a ratio compares two measurements of the same round. The sound is human speech without
+long silences, repeated, so that there are many spans.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import samples
 
 RATE_HZ = 16_000
+MUSIC_MS = 12_200
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        sound = talk_of(options.minutes, Path(folder) / "talk.wav")
+        sound = speech_of(options.minutes, Path(folder) / "talk.wav")
         rounds = [one_round(sound, n + 1, options.rounds) for n in range(options.rounds)]
     found = {name: spread([one[name] for one in rounds]) for name in rounds[0]}
     print(json.dumps(found, indent=2) if options.json else table(found, options.minutes))
@@ -138,18 +139,19 @@ def _peak_kb(pid: int) -> int:
     return next((int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line), 0)
 
 
-def talk_of(minutes: int, path: Path) -> Path:
-    """A talk that lasts so long: one of a minute, again and again."""
+def speech_of(minutes: int, path: Path) -> Path:
+    """So many minutes of speech: a talk without the music before it, and readings, repeated."""
     from intermission.media import extract_audio
+    from intermission.pipelines.transcribe.sound import length_ms, read_sound
 
     once = path.with_name("once.wav")
     extract_audio(samples.talk(), once)
-    with wave.open(str(once), "rb") as wav:
-        sound = wav.readframes(wav.getnframes())
+    sound = read_sound(once, MUSIC_MS, length_ms(once))
+    sound += b"".join(read_sound(one, 0, length_ms(one)) for one, _ in samples.readings())
+    wanted_bytes = minutes * 60 * RATE_HZ * 2
     with wave.open(str(path), "wb") as wav:
         wav.setparams((1, 2, RATE_HZ, 0, "NONE", ""))
-        for _ in range(minutes):
-            wav.writeframes(sound)
+        wav.writeframes((sound * (wanted_bytes // len(sound) + 1))[:wanted_bytes])
     once.unlink()
     return path
 

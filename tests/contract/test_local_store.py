@@ -186,7 +186,7 @@ def test_a_creator_is_never_given_the_version_of_its_successor(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that is stolen at once must not look renewable to whoever took it first."""
-    discard = local.discard
+    discard = local.discard  # pyright: ignore[reportPrivateImportUsage]
 
     def discard_late(path: str) -> None:
         monkeypatch.setattr(local, "discard", discard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -19,7 +20,7 @@ TEXT = TALK.split()
 WORD_MS = 400
 
 
-def spoken(texts: list[str], start_ms: int = 0) -> list[Word]:
+def spoken(texts: Sequence[str], start_ms: int = 0) -> list[Word]:
     return [
         Word(start_ms + n * WORD_MS, start_ms + n * WORD_MS + 350, f" {text}", 0.9)
         for n, text in enumerate(texts)

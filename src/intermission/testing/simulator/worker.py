@@ -141,7 +141,9 @@ class Worker(Process):
         for row, output in self.ledger.receipts(job.key):
             spec = job.step(row.step)
             if spec.publish is not None:
-                publish(self.store, self._outputs, job, spec, row.index, output.files, world.scratch)
+                publish(
+                    self.store, self._outputs, job, spec, row.index, output.files, world.scratch
+                )
 
     def _run_batch(self, leases: Sequence[Lease]) -> None:
         finished: list[tuple[Lease, Completion]] = []
@@ -176,7 +178,7 @@ class Worker(Process):
         except CorruptArtifact as e:
             return Spoiled(*ids, e.task_key, e.key, str(e))
         except EnvironmentFault as e:
-            return Faulted(*ids, e.message, e.remedy)
+            return Faulted(*ids, e.message, e.remedy, e.exit_code)
         except Exception as e:
             permanent = isinstance(e, IntermissionError) and not e.retryable
             return Failed(*ids, type(e).__name__, str(e), permanent)
