@@ -24,7 +24,7 @@ talks/talk.mp4: | .venv/bin/python
 
 # Twice as many at a time as there are cores: half of what the tests do is wait.
 test: lint strace
-	$(BIN)/python -m pytest -n $$((2 * $$(nproc)))
+	$(BIN)/python -m pytest -n $$((2 * $$(nproc))) --dist worksteal
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

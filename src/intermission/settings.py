@@ -115,6 +115,15 @@ class Settings(BaseModel):
         default_factory=_cache_dir,
         description="a folder for working copies of what is in object stores",
     )
+    media_duration_s: Annotated[int, Field(gt=0)] = Field(
+        default=24 * 3600, description="seconds that a media file may last; a longer one is refused"
+    )
+    media_memory_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
+        default=ByteSize(4 * 2**30), description="memory for reading a media file, such as 4GiB"
+    )
+    media_wall_s: _Duration = Field(
+        default=60.0, description="seconds for opening a media file, before its length counts"
+    )
     speech_device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="where speech models run: auto, cpu or cuda"
     )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from intermission.settings import Settings
 
 WAV_MAX_BYTES = 2**32 - 1
 """A WAV header counts its bytes in 32 bits."""
@@ -28,6 +31,15 @@ class Limits:
     """What decoding it whole may take beyond that."""
     slowest_disk_bytes_per_s: int = 5_000_000
     """What reading its bytes may take beyond that."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        """The limits that a user may raise, as they are set here."""
+        return cls(
+            duration_s=settings.media_duration_s,
+            memory_bytes=settings.media_memory_bytes,
+            wall_s=settings.media_wall_s,
+        )
 
     def open_wall_s(self, size_bytes: int) -> float:
         """How long learning what a file is may take; some must be read to their end for it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 AGAIN = "Copy or download it again from where it came from."
 EXPORT = "Convert it to MP4, WAV or another common format first."
-RAISE_LIMIT = "If it is to be trusted, raise that limit."
+RAISE_LIMIT = "If it is to be trusted, raise that limit (media_ settings)."
 
 
 class Refused(Exception):

@@ -23,6 +23,7 @@ from intermission.pipelines.transcribe.formats import Formats, Transcript, write
 from intermission.pipelines.transcribe.seams import Part, join_parts
 from intermission.pipelines.transcribe.sound import length_ms, read_sound
 from intermission.ports.speech import AUTO, Speech, Weights, Word
+from intermission.settings import current
 
 SpanLength = Annotated[int, Field(ge=5, le=1800, description="how long a span is, in seconds")]
 Model = Annotated[
@@ -76,10 +77,11 @@ class Output(BaseModel):
 @step(version=1)
 def audio(ctx: Context, source: Source) -> Audio:
     """Take the sound out of the source."""
-    from intermission.media import extract_audio
+    from intermission.media import Limits, extract_audio
 
     path = ctx.out("sound.wav")
-    done = extract_audio(source.path, path, on_progress=ctx.progress)
+    limits = Limits.of(current())
+    done = extract_audio(source.path, path, limits=limits, on_progress=ctx.progress)
     if not done.has_audio:
         ctx.log.warning("there is no audio track, so the transcript is empty")
     if done.skipped_packets:
