@@ -207,3 +207,16 @@ def test_a_bucket_that_stops_answering_interrupts_with_progress_saved(
     assert ended.code == 75, ended.err
     assert "Traceback" not in ended.err
     assert cli.run("gated", source, env=through, code=0)
+
+
+def test_outputs_may_go_elsewhere(machine: Machine, bucket: Bucket) -> None:
+    cli = machine("one")
+    first, second = bucket.put("x/a.txt", b"abcd"), bucket.put("y/a.txt", b"efgh")
+    cli("run", LETTERS, first, second, "--output-dir", cli.folder / "out")
+    assert {path.parent.name for path in cli.folder.glob("out/*/whole.txt")} == {"a", "a.txt"}
+    local = cli.source("b.txt", "ijkl")
+    ended = cli("run", LETTERS, local, first, "--output-dir", f"{bucket.url}/made")
+    assert sorted(ended.out.split()) == [
+        f"{bucket.url}/made/a/whole.txt",
+        f"{bucket.url}/made/b/whole.txt",
+    ]

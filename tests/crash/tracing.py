@@ -120,7 +120,10 @@ def follow(bench: Bench, who: str, strace: str, options: Sequence[str] = (), **m
     until(lambda: state(run.pid) in ("T", ""), "the run to stop itself")
     log = bench.folder / f"trace-{bench.runs}"
     # Calls are counted by thread, so a fault for the supervisor must not reach its slots.
-    target = ["-p", str(run.pid)] if who == "supervisor" else ["-f", "-p", str(run.guardians()[1])]
+    target = ["-p", str(run.pid)]
+    if who != "supervisor":
+        until(lambda: len(run.guardians()) > 1, "the second guardian")
+        target = ["-f", "-p", str(run.guardians()[1])]
     command = [strace, "-y", "-o", str(log), "-e", f"trace={','.join(WRITES)}", *options]
     tracer = subprocess.Popen([*command, *target], stderr=subprocess.PIPE)
     try:

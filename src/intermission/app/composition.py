@@ -189,8 +189,10 @@ class App:
         job = make_job(
             pipeline, ref, identify_place(path, store, self.settings, remember=False), params
         )
-        with self.reading(workspace) as ledger:
-            light = _light_outputs(ledger, job)
+        light: dict[str, Output] = {}
+        if any(spec.light for spec in job.steps):  # else there is nothing to open a ledger for
+            with self.reading(workspace) as ledger:
+                light = _light_outputs(ledger, job)
         plans = _known_plans(store, job, workspace.folder / "scratch", light)
         return job, forecast(store, job, plans, light)
 

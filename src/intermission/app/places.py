@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from urllib.parse import quote
 
 from intermission.backends.ledger.sqlite import SqliteLedger
@@ -125,7 +125,7 @@ def workspace_of(place: Place, settings: Settings, output: str | None) -> Worksp
     if isinstance(place, ObjectPlace):
         return _object_workspace(place, settings, output)
     folder = place.parent / settings.workspace_name / place.name
-    outputs = None if output is None else _local_outputs(place, settings, output, folder / ".tmp")
+    outputs = None if output is None else _outputs(place, settings, output, folder / ".tmp")
     return Workspace(
         folder=folder,
         open_store=partial(LocalStore, folder),
@@ -138,7 +138,7 @@ def _object_workspace(place: ObjectPlace, settings: Settings, output: str | None
     url = f"{place.bucket}/{settings.checkpoints_prefix}/{place.key}"
     # A name of its own on this machine, the same in every run, so that a lock is proven dead here.
     folder = settings.cache_dir.expanduser() / "workspaces" / identity(url)[:20] / place.name
-    outputs = None if output is None else _object_outputs(place, settings, output)
+    outputs = None if output is None else _outputs(place, settings, output, folder / ".tmp")
     return Workspace(
         folder=folder,
         open_store=_opener(url, settings),
@@ -149,35 +149,34 @@ def _object_workspace(place: ObjectPlace, settings: Settings, output: str | None
     )
 
 
-def _local_outputs(
-    source: Path, settings: Settings, output: str, temp: Path
-) -> Callable[[], Store]:
-    if settings.output_dir is None:
-        place, owner = source.parent, source.name
-    elif is_url(settings.output_dir):
-        return _opener(f"{settings.output_dir.rstrip('/')}/{source.stem}", settings)
-    else:
-        place = Path(settings.output_dir).expanduser().resolve()
-        owner = str(source)
-        output = ""
-        temp = place / settings.workspace_name / ".tmp"  # on the same file system
-    claims = LocalStore(place / settings.workspace_name)
-    name = _claimed_name(claims, f"outputs/{output}".rstrip("/"), source, owner)
-    return partial(LocalStore, place / output / name, temp=temp)
-
-
-def _object_outputs(place: ObjectPlace, settings: Settings, output: str) -> Callable[[], Store]:
-    """Below the outputs' prefix, under the source's own path."""
+def _outputs(place: Place, settings: Settings, output: str, temp: Path) -> Callable[[], Store]:
+    """Where people find a source's outputs: under a name that no other source has there."""
+    if settings.output_dir is not None:
+        return _outputs_below(settings.output_dir, place, settings)
+    if isinstance(place, Path):
+        claims = LocalStore(place.parent / settings.workspace_name)
+        name = _claimed_name(claims, f"outputs/{output}", place, place.name)
+        return partial(LocalStore, place.parent / output / name, temp=temp)
     path = PurePosixPath(place.key)
-    base = settings.output_dir or f"{place.bucket}/{output}"
-    if not is_url(base):
-        return _local_outputs(Path("/", place.key), settings, output, Path(base, ".tmp"))
     claims = _opener(f"{place.bucket}/{settings.checkpoints_prefix}", settings)()
-    name = _claimed_name(claims, f"outputs/{output}/{path.parent}", Path(path), str(place))
-    return _opener(f"{base.rstrip('/')}/{path.parent / name}".replace("/./", "/"), settings)
+    name = _claimed_name(claims, f"outputs/{output}/{path.parent}", path, str(place))
+    return _opener(f"{place.bucket}/{output / path.parent / name}", settings)
 
 
-def _claimed_name(claims: Store, prefix: str, source: Path, owner: str) -> str:
+def _outputs_below(base: str, place: Place, settings: Settings) -> Callable[[], Store]:
+    path = place if isinstance(place, Path) else PurePosixPath(place.key)
+    if is_url(base):
+        base = base.rstrip("/")
+        claims: Store = _opener(f"{base}/{settings.workspace_name}", settings)()
+        return _opener(f"{base}/{_claimed_name(claims, 'outputs', path, str(place))}", settings)
+    folder = Path(base).expanduser().resolve()
+    claims = LocalStore(folder / settings.workspace_name)
+    name = _claimed_name(claims, "outputs", path, str(place))
+    # What is being written has to be on the same file system.
+    return partial(LocalStore, folder / name, temp=folder / settings.workspace_name / ".tmp")
+
+
+def _claimed_name(claims: Store, prefix: str, source: PurePath, owner: str) -> str:
     """The source's stem, or its whole name where another source took the stem first."""
     names = (source.stem, source.name, f"{source.name}-{identity(owner)[:8]}")
     for name in names:
