@@ -7,13 +7,15 @@ import logging
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError, computed_field
+from pydantic import BaseModel, Field, PlainSerializer, ValidationError, computed_field
 
 from intermission import Chunk, Context, File, Permanent, step
 from intermission.engine.plan import chunks
 from intermission.errors import UsageError
+from intermission.model import canonical
 from intermission.pipeline import Deferred, Step
 from intermission.pipeline.chunk import parted
 
@@ -244,3 +246,36 @@ def test_deferring_ends_the_step() -> None:
     with pytest.raises(Deferred, match="until t1 is reported") as caught:
         Context(Path()).defer("t1", timeout_s=9)
     assert (caught.value.token, caught.value.timeout_s) == ("t1", 9)
+
+
+class Numbers(Chunk):
+    z: int
+    a: Annotated[int, Field(ge=-10)]
+
+
+class Renamed(Chunk):
+    z: int = Field(serialization_alias="zed")
+
+
+class Doubled(Chunk):
+    z: Annotated[int, PlainSerializer(lambda value: value * 2)]
+
+
+class Mixed(Chunk):
+    z: int
+    text: str
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Numbers(z=2**70, a=-3),
+        Renamed(z=1),
+        Doubled(z=4),
+        Mixed(z=1, text='é"\n'),
+        Mixed(z=0, text=""),
+    ],
+)
+def test_a_chunk_has_one_text_however_it_is_made(chunk: Chunk) -> None:
+    slow = canonical(chunk.model_dump(mode="json", by_alias=True, round_trip=True))
+    assert chunk.canonical() == slow

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from itertools import pairwise
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PlainSerializer, WrapSerializer
+from pydantic.fields import FieldInfo
 
 from intermission.errors import Permanent
 from intermission.model import canonical
@@ -21,7 +23,34 @@ class Chunk(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def canonical(self) -> str:
+        template = _template(type(self))
+        if template is not None:
+            return template % self.__dict__
         return canonical(self.model_dump(mode="json", by_alias=True, round_trip=True))
+
+
+@cache
+def _template(kind: type[Chunk]) -> str | None:
+    """The canonical text of chunks that are plain integers, which most are, to be filled in.
+
+    A plan may have a million of them, and this takes a fifth of the time.
+    """
+    decorators = kind.__pydantic_decorators__
+    rewritten = decorators.field_serializers or decorators.model_serializers
+    if (
+        rewritten
+        or kind.model_computed_fields
+        or not all(map(_is_plain, kind.model_fields.values()))
+    ):
+        return None
+    return "{" + ",".join(f'"{name}":%({name})d' for name in sorted(kind.model_fields)) + "}"
+
+
+def _is_plain(field: FieldInfo) -> bool:
+    """Whether a field is an integer that is written under its own name, as it is."""
+    renamed = field.alias or field.serialization_alias
+    changed = any(isinstance(note, PlainSerializer | WrapSerializer) for note in field.metadata)
+    return field.annotation is int and not (renamed or changed or field.exclude)
 
 
 def ordered(step: str, chunks: Iterable[Chunk]) -> list[str]:
