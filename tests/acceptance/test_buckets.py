@@ -93,6 +93,8 @@ def test_a_source_in_a_bucket(machine: Machine, bucket: Bucket) -> None:
     assert other("ls", f"{bucket.url}/texts", "--json").json["jobs"][0]["source"] == source
     assert "would run 0 tasks" in other("plan", LETTERS, source).out
     assert other("why", source, "shout[1]").out
+    watched = other("watch", source, "--after", "0", "--jsonl").events
+    assert watched[-1]["state"] == "done"
 
 
 def test_a_prefix_stands_for_what_is_below_it(machine: Machine, bucket: Bucket) -> None:
@@ -220,3 +222,17 @@ def test_outputs_may_go_elsewhere(machine: Machine, bucket: Bucket) -> None:
         f"{bucket.url}/made/a/whole.txt",
         f"{bucket.url}/made/b/whole.txt",
     ]
+
+
+def test_what_is_changed_by_hand_is_changed_in_the_bucket(machine: Machine, bucket: Bucket) -> None:
+    one, two = machine("one"), machine("two")
+    source = bucket.put("a.txt", b"abcdef")
+    one("run", LETTERS, source)
+    bucket.store.delete("checkpoints/a.txt/ledger.sqlite")
+    assert "5 of 5 known tasks are finished" in two("rebuild", source).out
+    assert "reused 5 of 5 tasks, ran 0" in one("run", LETTERS, source).err
+    assert two("retry", source, "--task", "shout[1]", "--fresh").err.count("put back") == 1
+    assert one("status", source, "--json").json["state"] == "done"
+    assert bucket.keys("checkpoints/a.txt/quarantine/")
+    swept = two("gc", bucket.url, "--grace-s", "60", "--json").json["sources"]
+    assert [one["in_use"] for one in swept] == [False]

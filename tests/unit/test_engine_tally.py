@@ -28,13 +28,17 @@ def test_the_mean_follows_the_newest_tasks() -> None:
     assert mean_s < 10, "one slow task does not decide"
 
 
-def test_the_shortest_mean_is_over_all_steps() -> None:
+def test_one_short_task_does_not_make_those_of_late_short() -> None:
     tally = Tally()
-    assert tally.shortest_mean_s() is None
+    assert tally.recent_s is None
     assert tally.mean_s("hear") is None
-    tally.finished("hear", 2.0, adopted=False)
     tally.finished("cut", 0.5, adopted=False)
-    assert tally.shortest_mean_s() == 0.5
+    tally.finished("detect", 0.001, adopted=False)
+    assert tally.recent_s is not None
+    assert tally.recent_s > 0.3, "whoever claims for a slot now would hoard long tasks"
+    for _ in range(50):
+        tally.finished("light", 0.00001, adopted=False)
+    assert tally.recent_s < 0.0001
 
 
 def test_failures_are_counted_and_the_last_is_kept() -> None:

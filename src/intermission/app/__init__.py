@@ -5,7 +5,7 @@ The command line and the web call what is here and nothing below it.
 
 from intermission.app.composition import App, Submission
 from intermission.app.found import Found, all_jobs, find_job, find_task
-from intermission.app.run import Reporter, RunReport, SourceRun, run
+from intermission.app.run import Reporter, RunReport, SourceRun, run, start_guardian
 
 __all__ = [
     "App",
@@ -18,4 +18,5 @@ __all__ = [
     "find_job",
     "find_task",
     "run",
+    "start_guardian",
 ]

@@ -90,6 +90,11 @@ class RunReport:
     """Why the run stopped before its end."""
 
 
+def start_guardian() -> Guardian:
+    """The parent of the slots: to be forked before anything opens a ledger or starts a thread."""
+    return Guardian(slot.main)
+
+
 def run(
     app: App,
     ref: str,
@@ -102,13 +107,15 @@ def run(
     thorough: bool = False,
     expected: str | None = None,
     read: Read | None = None,
+    guardian: Guardian | None = None,
 ) -> RunReport:
     """Run a pipeline over sources to its end, or to an interruption.
 
     With `expected`, only if the job is the one with that key. `read` tells the sources among
-    `places` from the pipeline's own options, once the pipeline is loaded.
+    `places` from the pipeline's own options, once the pipeline is loaded. `guardian` is one that
+    was started before, by a caller that had to look into a bucket first.
     """
-    guardian = Guardian(slot.main)  # before anything opens a ledger or starts a thread
+    guardian = guardian or start_guardian()
     try:
         pipeline = load(ref)
         if read is not None:

@@ -60,7 +60,7 @@ def plan(
         return
     loaded.bind(params)
     documents: list[dict[str, Any]] = []
-    for path in app.sources(places, include or ()):
+    for path in app.sources(places, include or (), loaded.output):
         job, forecast = app.forecast(loaded, resolve(pipeline), path, params)
         document = _document(path, job, forecast)
         documents.append(document)

@@ -41,19 +41,24 @@ def retry(
     They get a fresh set of attempts, and the job runs to its end. Without --task: every failed
     or cancelled task. Whatever depends on them runs again too.
     """
-    from intermission.app import find_job, find_task
+    from intermission.app import find_job, find_task, start_guardian
     from intermission.app.again import put_back
     from intermission.cli.run import carry_out
     from intermission.cli.wording import count
 
     app = open_app(verbose, slots=slots)
     whole = fresh and not task
-    with find_job(app, job, place, write=True) as found:
-        known = found.row.job
-        if not whole:
-            rows = [find_task(found, name) for name in task or ()]
-            changed = put_back(found, rows, fresh=fresh)
-            say(f"{count(changed, 'task')} put back")
+    guardian = start_guardian()
+    try:
+        with find_job(app, job, place, write=True) as found:
+            known = found.row.job
+            if not whole:
+                rows = [find_task(found, name) for name in task or ()]
+                changed = put_back(found, rows, fresh=fresh)
+                say(f"{count(changed, 'task')} put back")
+    except BaseException:
+        guardian.close()
+        raise
     return carry_out(
         app,
         known.ref,
@@ -63,4 +68,5 @@ def retry(
         as_jsonl=as_jsonl,
         fresh=whole,
         expected=known.key,
+        guardian=guardian,
     )

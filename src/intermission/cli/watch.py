@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from intermission.model import Event, JobRow
 
 EVERY_S = 0.3
+REMOTE_EVERY_S = 2.0
 
 
 def watch(
@@ -39,20 +41,27 @@ def watch(
     from intermission.cli.status import print_counts
     from intermission.model import JobState
 
-    with find_job(open_app(verbose), job, place) as found:
+    app = open_app(verbose)
+
+    def again() -> AbstractContextManager[Found]:
+        """What is in a bucket is seen as it was uploaded last, so it has to be fetched again."""
+        return find_job(app, job, place) if found.workspace.is_remote else nullcontext(found)
+
+    with find_job(app, job, place) as found:
         seq = last_event(found.ledger) if after is None else after
         if as_jsonl:
             emit({"event": "watching", "seq": seq, **job_fields(found)})
         else:
             print_counts(found.row)
-        for event in _follow(found, seq):
+        for event in _follow(again, seq):
             if as_jsonl:
                 emit(event_fields(event))
                 continue
             why = f"  {event.message}" if event.message and event.now != "done" else ""
             at = (when(event.at_ms) or "")[11:19]
             print(f"{at}  {event.task or 'job'}  {event.now}{why}", flush=True)
-        row = _look(found)
+        with again() as last:
+            row = _look(last)
         if as_jsonl:
             emit({"event": "ended", "job": row.job.key, "state": str(row.state)})
         else:
@@ -60,21 +69,23 @@ def watch(
         return 0 if row.state is JobState.DONE else 1
 
 
-def _follow(found: Found, seq: int) -> Iterator[Event]:
+def _follow(again: Callable[[], AbstractContextManager[Found]], seq: int) -> Iterator[Event]:
     """The job's events after a number, until it has ended and all of them are told."""
     from intermission.app.look import events_after
     from intermission.model import JobState
 
     while True:
-        # The state is read first: what the ledger records before a job ends is told before.
-        ended = _look(found).state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-        for event in events_after(found.ledger, seq):
-            seq = event.seq
-            if event.job_key == found.row.job.key:
-                yield event
+        with again() as found:
+            # The state is read first: what the ledger records before a job ends is told before.
+            ended = _look(found).state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+            for event in events_after(found.ledger, seq):
+                seq = event.seq
+                if event.job_key == found.row.job.key:
+                    yield event
+            every_s = REMOTE_EVERY_S if found.workspace.is_remote else EVERY_S
         if ended or reader_left():
             return
-        time.sleep(EVERY_S)
+        time.sleep(every_s)
 
 
 def _look(found: Found) -> JobRow:

@@ -44,7 +44,7 @@ class Assignment:
 
     def batch_size(self) -> int:
         """How many leases are worth claiming for one slot."""
-        return _batch_size(self.tally.shortest_mean_s())
+        return _batch_size(self.tally.recent_s)
 
     def has_ended(self) -> bool:
         rows = self.ledger.jobs(self.job.key)

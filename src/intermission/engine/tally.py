@@ -19,6 +19,8 @@ class Tally:
     last_failure: str = ""
     warnings: list[str] = field(default_factory=list[str])
     """What its tasks warned of in this run, as `step: text`."""
+    recent_s: float | None = None
+    """How long tasks take of late, of whichever step: what is claimed next is likely like them."""
     _means_s: dict[str, float] = field(default_factory=dict[str, float])
 
     def finished(self, step: str, took_s: float, adopted: bool) -> None:
@@ -28,6 +30,9 @@ class Tally:
         self.executed[step] += 1
         mean_s = self._means_s.get(step, took_s)
         self._means_s[step] = mean_s + _WEIGHT * (took_s - mean_s)
+        if self.recent_s is None:
+            self.recent_s = took_s
+        self.recent_s += _WEIGHT * (took_s - self.recent_s)
 
     def failed(self, step: str, message: str) -> None:
         self.failures[step] += 1
@@ -36,6 +41,3 @@ class Tally:
     def mean_s(self, step: str) -> float | None:
         """How long a task of this step takes, from the ones this worker ran."""
         return self._means_s.get(step)
-
-    def shortest_mean_s(self) -> float | None:
-        return min(self._means_s.values(), default=None)

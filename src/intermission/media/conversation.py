@@ -154,6 +154,8 @@ class Conversation:
                 f"the process that read {self._name} was killed from outside (signal {-status}).",
                 remedy="If the machine was out of memory, use fewer slots.",
             )
+        if self._process.stderr is not None:  # what it said last may not have been read yet
+            self._stderr += self._process.stderr.read()
         stderr = self._stderr.decode(errors="replace").strip().splitlines()
         raise EnvironmentFault(
             f"the process that reads {self._name} ended with status {status}"

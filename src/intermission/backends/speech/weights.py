@@ -11,8 +11,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from blake3 import blake3
-
+from intermission.engine.source import hash_files
 from intermission.errors import EnvironmentFault
 
 WEIGHTS_FILE = "model.bin"
@@ -74,13 +73,10 @@ def _cached(model: str) -> Path:
 def digest(folder: Path) -> str:
     """A short name for the bytes of a model."""
     try:
-        content = blake3(max_threads=blake3.AUTO)
-        for name in (WEIGHTS_FILE, "config.json", "tokenizer.json"):
-            if (folder / name).is_file():
-                content.update_mmap(folder / name)
+        names = (WEIGHTS_FILE, "config.json", "tokenizer.json")
+        return hash_files(*(folder / name for name in names if (folder / name).is_file()))[:DIGITS]
     except OSError as e:
         raise EnvironmentFault(
             f"the speech model in {folder} cannot be read: {e.strerror or e}.",
             remedy="Check its permissions.",
         ) from e
-    return content.hexdigest()[:DIGITS]

@@ -1,7 +1,7 @@
 """Where to cut: near every so many seconds, in the longest silence there.
 
-Targets are fixed, so one cut does not move the next, and only the sound around them is looked
-at. Where nobody pauses, the cut is made at the quietest place, and both sides hear across it.
+Only the sound around the targets is looked at. Where nobody pauses, the cut is made at the
+quietest place, and both sides hear across it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from intermission.pipelines.transcribe.sound import read_sound
 from intermission.ports.speech import RATE_HZ
 
 REACH = 0.125
-"""How far from its target a cut may lie, of the distance between targets."""
+"""How far from its target a cut may lie, of a piece's length."""
 SPEECH = 0.35
 """From this likelihood on, somebody may be speaking."""
 SILENCE_MS = 200
@@ -64,14 +64,16 @@ def _cuts(
     from intermission.backends.speech.silence import FRAME_SAMPLES, speech_likelihood
 
     reach_ms = round(every_ms * REACH)
+    frame_ms = FRAME_SAMPLES * 1000 / RATE_HZ
+    last_ms = 0
     # What is left after the last cut is at least half a piece.
-    for target_ms in range(every_ms, duration_ms - every_ms // 2, every_ms):
+    while (target_ms := last_ms + every_ms) < duration_ms - every_ms // 2:
         from_ms = target_ms - reach_ms
         likelihood = speech_likelihood(read_sound(sound, from_ms, target_ms + reach_ms))
-        frame_ms = FRAME_SAMPLES * 1000 / RATE_HZ
         at, in_silence = best_cut(likelihood, frame_ms)
-        yield Cut(from_ms + round(at), in_silence)
-        progress(target_ms / duration_ms)
+        last_ms = from_ms + round(at)
+        yield Cut(last_ms, in_silence)
+        progress(last_ms / duration_ms)
 
 
 def best_cut(likelihood: Sequence[float], frame_ms: float) -> tuple[float, bool]:
