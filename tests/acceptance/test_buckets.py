@@ -25,11 +25,7 @@ class Bucket:
     def __init__(self, server: S3Server, name: str) -> None:
         self.url = f"{server.root.rsplit('/', 1)[0]}/{name}"
         self.store = ObjectStore(self.url, options=server.options)
-        self.env = {
-            "AWS_ENDPOINT_URL": server.endpoint,
-            "AWS_ACCESS_KEY_ID": server.options["access_key_id"],
-            "AWS_SECRET_ACCESS_KEY": server.options["secret_access_key"],
-        }
+        self.env = server.environment
 
     def put(self, key: str, data: bytes | Path) -> str:
         self.store.replace(key, data)

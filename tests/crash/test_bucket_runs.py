@@ -71,9 +71,8 @@ class Machine:
         (folder / "shout.py").write_text(PIPELINE)
         self.env = {
             **{k: v for k, v in os.environ.items() if not k.startswith("INTERMISSION_")},
+            **s3.environment,
             "AWS_ENDPOINT_URL": proxy.url,
-            "AWS_ACCESS_KEY_ID": s3.options["access_key_id"],
-            "AWS_SECRET_ACCESS_KEY": s3.options["secret_access_key"],
             "CALLS": str(folder / "calls"),
             "XDG_CACHE_HOME": str(folder / "cache"),
             "INTERMISSION_SLOTS": "1",

@@ -154,12 +154,7 @@ def test_another_machine_continues_from_the_bucket(
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201
     bench = Bench(launcher, tmp_path, params={"nap_ms": 80, "count": 16})
-    if s3.options:
-        bench.env = {
-            "AWS_ENDPOINT_URL": s3.endpoint,
-            "AWS_ACCESS_KEY_ID": s3.options["access_key_id"],
-            "AWS_SECRET_ACCESS_KEY": s3.options["secret_access_key"],
-        }
+    bench.env = s3.environment
     source = f"{s3.fresh_url()}/source.txt"
     bucket, key = re.fullmatch(r"(s3://[^/]+)/(.*)", source).groups()  # type: ignore[union-attr]
     store = ObjectStore(bucket, options=s3.options)

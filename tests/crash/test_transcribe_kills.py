@@ -49,11 +49,7 @@ class Place:
         ObjectStore(bucket, options=s3.options).create("talk.mp4", samples.talk())
         self.work = ObjectStore(f"{bucket}/checkpoints/talk.mp4", options=s3.options)
         self.made = ObjectStore(f"{bucket}/transcripts/talk", options=s3.options)
-        self.env |= {
-            "AWS_ENDPOINT_URL": s3.endpoint,
-            "AWS_ACCESS_KEY_ID": s3.options["access_key_id"],
-            "AWS_SECRET_ACCESS_KEY": s3.options["secret_access_key"],
-        }
+        self.env |= s3.environment
 
     def outputs(self) -> dict[str, bytes]:
         """Everything for people; the source's fingerprint differs between storages."""

@@ -43,6 +43,17 @@ class S3Server:
     endpoint: str
     options: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command needs to reach it."""
+        if not self.options:  # the user's own server, with the user's own variables
+            return {}
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.options["access_key_id"],
+            "AWS_SECRET_ACCESS_KEY": self.options["secret_access_key"],
+        }
+
     def fresh_url(self) -> str:
         """A prefix that nobody has used."""
         return f"{self.root}/{os.urandom(8).hex()}"

@@ -32,7 +32,7 @@ from intermission.testing.simulator import (
     simulate,
 )
 
-CANARY_SEEDS = 200
+CANARY_SEEDS = 500
 
 
 def seeds(default: range) -> Sequence[int]:
