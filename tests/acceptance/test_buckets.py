@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ Machine = Callable[[str], Cli]
 
 
 @pytest.fixture
-def machine(tmp_path: Path, bucket: Bucket) -> Machine:
+def machine(tmp_path: Path, bucket: Bucket) -> Iterator[Machine]:
     """Machines that share nothing but the bucket."""
     made: list[Cli] = []
 
@@ -60,14 +60,8 @@ def machine(tmp_path: Path, bucket: Bucket) -> Machine:
         made.append(cli)
         return cli
 
-    make.made = made  # type: ignore[attr-defined]
-    return make
-
-
-@pytest.fixture(autouse=True)
-def end(machine: Machine) -> object:
-    yield
-    for cli in machine.made:  # type: ignore[attr-defined]
+    yield make
+    for cli in made:
         cli.kill_all()
 
 

@@ -28,6 +28,7 @@ from intermission.ports.store import Stat
 from intermission.testing.clock import FakeClock
 from intermission.testing.faults import Crashed
 from intermission.testing.simulator.actor import Actor
+from own_clock import OwnClock
 
 FAULTS = ("request lost", "answer lost", "request late", "killed", "long wait")
 _WRITES = ("create", "replace")
@@ -93,20 +94,6 @@ def _later(known: tuple[int, str], new: tuple[int, str]) -> tuple[int, str]:
     if new[0] < known[0] or (new[0] == known[0] and new != known):
         raise Broken(f"{new} wrote after {known}")
     return new
-
-
-class OwnClock:
-    """A machine's clock began when it liked, and its wall clock is not to be asked."""
-
-    def __init__(self, world: FakeClock, offset_s: float) -> None:
-        self._world = world
-        self._offset_s = offset_s
-
-    def monotonic_s(self) -> float:
-        return self._world.monotonic_s() + self._offset_s
-
-    def now_ms(self) -> int:
-        raise Broken("a machine's wall clock decided something")
 
 
 class Machine:

@@ -17,22 +17,9 @@ from intermission.backends.ledger.synced.lock import (
 )
 from intermission.errors import LockLost, StoreError, WorkspaceBusy
 from intermission.testing.clock import FakeClock
+from own_clock import OwnClock
 
 STALE_S = LOCK_TTL_S + STAMP_MARGIN_S + 0.1
-
-
-class OwnClock:
-    """A machine's clock: its monotonic time began elsewhere, its wall clock must not be read."""
-
-    def __init__(self, world: FakeClock, offset_s: float) -> None:
-        self._world = world
-        self._offset_s = offset_s
-
-    def monotonic_s(self) -> float:
-        return self._world.monotonic_s() + self._offset_s
-
-    def now_ms(self) -> int:
-        raise AssertionError("the lock is judged by the store's clock alone")
 
 
 class Bucket:
