@@ -124,6 +124,13 @@ def test_when_to_try_again(
     assert (made.error, made.message, made.permanent) == ("Broken", "it broke", True)
 
 
+@pytest.mark.parametrize("asked_s", [0.0, 7.5])
+def test_whoever_asked_for_a_wait_gets_it(bench: Bench, asked_s: float) -> None:
+    (lease,) = bench.take()
+    failed = Failed(lease.task_id, lease.fence, "TaskError", "busy", False, asked_s)
+    assert record.failure(bench.job, lease, failed, (60.0,)).delay_s == asked_s
+
+
 def test_delays_are_spread(bench: Bench) -> None:
     (lease,) = bench.take()
     failed = Failed(lease.task_id, lease.fence, "Broken", "it broke", False)
