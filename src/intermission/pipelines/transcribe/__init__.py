@@ -25,7 +25,9 @@ from intermission.pipelines.transcribe.sound import length_ms, read_sound
 from intermission.ports.speech import AUTO, Speech, Weights, Word
 from intermission.settings import current
 
-SpanLength = Annotated[int, Field(ge=5, le=1800, description="how long a span is, in seconds")]
+SpanLength = Annotated[
+    int, Field(ge=5, le=1800, description="how long a span is at most, in seconds")
+]
 Model = Annotated[
     str, Field(description="a model's name or folder; the installed one unless given")
 ]
