@@ -92,13 +92,16 @@ def settings() -> str:
 
 def _default(name: str) -> str:
     field = Settings.model_fields[name]
-    if field.default_factory is not None:
+    if name == "slots":
         return "the number of usable cores"
+    if name == "cache_dir":
+        return "`~/.cache/intermission`"
     value = field.default
     if value in (None, ()):
         return "none"
     if isinstance(value, tuple):
-        return f"`{','.join(f'{one:g}' for one in value)}`"
+        shown = (one if isinstance(one, str) else f"{one:g}" for one in value)
+        return f"`{','.join(shown)}`"
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 

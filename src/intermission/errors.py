@@ -13,6 +13,7 @@ in the backend that met them.
     │   ├── LedgerError               4
     │   │   ├── LedgerCorrupt         4   the file is not a ledger, or is damaged
     │   │   ├── LedgerTooNew          4   a newer program wrote it
+    │   │   ├── LedgerRefused         4   a server turns us away, for our key or our version
     │   │   └── StalePlans            4   another plan finished first; compute the tasks again
     │   ├── StoreError                4   reading or writing objects failed
     │   │   ├── StoreRefused          4   credentials are missing or denied, or there is no bucket
@@ -86,6 +87,12 @@ class LedgerCorrupt(LedgerError):
 
 class LedgerTooNew(LedgerError):
     """The ledger was written by a newer version of Intermission."""
+
+    retryable = False
+
+
+class LedgerRefused(LedgerError):
+    """A server turns this program away: its key, or its version, is not one it takes."""
 
     retryable = False
 

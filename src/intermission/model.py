@@ -174,6 +174,8 @@ class StepSpec:
     plan: str | None = None
     """For a mapped step: the plan whose chunks it is mapped over."""
     needs: str | None = None
+    prefers: str | None = None
+    """Workers that do not offer this label get its tasks once they have waited for a while."""
     attempts: int = 3
     timeout_s: float | None = None
     concurrency: int | None = None
@@ -220,6 +222,8 @@ class Job:
     """All parameters with their values, as canonical JSON."""
     steps: tuple[StepSpec, ...]
     priority: int = 0
+    not_before_ms: int = 0
+    """Nothing of it is claimable sooner. No part of its key, as the priority is none."""
 
     def step(self, name: str) -> StepSpec:
         for spec in self.steps:
@@ -248,6 +252,38 @@ def _step_from(data: dict[str, Any]) -> StepSpec:
         "retry_delays_s": None if delays is None else tuple(delays),
     }
     return StepSpec(**{**data, **typed})
+
+
+PREFERENCE_MS = 60_000
+"""How long a task waits for a worker that its step prefers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much may run of a job, a pipeline, or all steps that need or prefer a label."""
+
+    name: str
+    """`job:KEY`, `pipeline:NAME` or `label:NAME`."""
+    running: int | None = None
+    """At a time."""
+    per_minute: float | None = None
+    paused: bool = False
+    """Nothing starts, whatever the bounds are."""
+
+    @staticmethod
+    def names(job: Job, spec: StepSpec) -> tuple[str, ...]:
+        """The limits that a step of a job is under, where there are any."""
+        labels = {f"label:{label}" for label in (spec.needs, spec.prefers) if label}
+        return (f"job:{job.key}", f"pipeline:{job.pipeline}", *sorted(labels))
+
+    @property
+    def is_none(self) -> bool:
+        return self.running is None and self.per_minute is None and not self.paused
+
+    @property
+    def burst(self) -> float:
+        """How many may start at once after a rest: a tenth of a minute's."""
+        return max(1.0, (self.per_minute or 0.0) / 10)
 
 
 @_mass_produced

@@ -153,6 +153,50 @@ class Settings(BaseModel):
     on_rebalance: Literal["warn", "drain"] = Field(
         default="warn", description="what to do when a spot machine is likely to end: warn or drain"
     )
+    ledger: str | None = Field(
+        default=None,
+        description="a ledger for all jobs: postgresql://host/name, or the path of a SQLite file",
+    )
+    store: str | None = Field(
+        default=None, description="a folder or URL for the files that a server is given"
+    )
+    data_dir: Path = Field(
+        default=Path("intermission-data"),
+        description="where a server without a ledger or a store of its own keeps them",
+    )
+    server: str | None = Field(
+        default=None,
+        pattern=r"^https?://\S+$",
+        description="the server that commands talk to, such as http://host:8400",
+    )
+    server_key: SecretStr | None = Field(
+        default=None, description="the key that the server gave this worker"
+    )
+    admin_secret: SecretStr | None = Field(
+        default=None, description="the secret that a server asks its clients for"
+    )
+    bells: Literal["auto", "database", "redis", "hybrid", "off"] = Field(
+        default="auto",
+        description="what wakes idle workers: auto, database, redis, hybrid (both) or off",
+    )
+    redis_url: str | None = Field(
+        default=None,
+        pattern=r"^(rediss?|valkeys?|unix)://\S+$",
+        description="a Redis or Valkey server for bells and progress, such as redis://host:6379/0",
+    )
+    webhook_urls: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+        default=(), description="where a server sends alerts, such as https://host/hook"
+    )
+    webhook_secret: SecretStr | None = Field(
+        default=None, description="what alerts are signed with: whsec_ and some base64"
+    )
+    webhook_kinds: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+        default=("task.recovered", "task.exhausted", "failures.pattern", "queue.old", "disk.low"),
+        description="which alerts are sent",
+    )
+    webhook_allow_private: Literal["yes", "no"] = Field(
+        default="no", description="yes: alerts may go to addresses that are not public"
+    )
     workspace_name: str = Field(
         default=".intermission",
         pattern=r"^\.?\w[\w.-]*$",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from intermission.app.discover import find_workspaces
 from intermission.app.places import (
     LEDGER_NAME,
     ObjectPlace,
@@ -17,17 +18,18 @@ from intermission.app.places import (
     find_places,
     identify_place,
     open_ledger,
+    place_of,
     workspace_of,
 )
+from intermission.app.reasons import forecast
+from intermission.app.shared import shared_ledger
 from intermission.backends.ledger.synced import Ownership
-from intermission.engine.discover import find_workspaces
 from intermission.engine.gc import Swept, collect
 from intermission.engine.plan import Plans, chunks, expand, make_job, plan_steps
 from intermission.engine.rebuild import adopt_all, rebuild, remember_job
 from intermission.engine.receipt import peek, quarantine, receipt_key
 from intermission.engine.record import output_text
 from intermission.engine.verify import verify
-from intermission.engine.why import forecast
 from intermission.engine.workspace import Workspace, alive, dead, living, worker_name
 from intermission.errors import (
     CorruptArtifact,
@@ -53,6 +55,7 @@ class Submission:
     job: Job
     ledger: Ledger
     store: Store
+    is_new: bool
     reused: int
     """Tasks that were done when it was submitted."""
     owned: Ownership | None
@@ -67,10 +70,23 @@ class App:
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
+        self.shared = shared_ledger(settings)
+        """How to open the one ledger for all jobs, if there is one."""
 
     def workspace(self, source: Place, output: str | None = None) -> Workspace:
         """A source's workspace; `output` names the folder for its outputs."""
-        return workspace_of(source, self.settings, output)
+        own = workspace_of(source, self.settings, output)
+        if self.shared is None:
+            return own
+        return replace(own, open_ledger=self.shared, is_remote=False)
+
+    def workspace_of_job(self, job: Job, output: str | None = None) -> Workspace:
+        """A job's workspace, wherever its source is."""
+        if self.settings.server is not None:
+            from intermission.app.remote import remote_workspace
+
+            return remote_workspace(self.settings, job)
+        return self.workspace(place_of(job.source), output)
 
     def sources(
         self, places: Sequence[str], include: Sequence[str] = (), outputs: str = ""
@@ -110,7 +126,7 @@ class App:
                     yield None
                     return
                 ledger = open_ledger(folder / LEDGER_NAME)
-            elif (workspace.folder / LEDGER_NAME).exists():
+            elif self.shared is not None or (workspace.folder / LEDGER_NAME).exists():
                 ledger = workspace.open_ledger()
             else:
                 yield None
@@ -138,6 +154,8 @@ class App:
         fresh: bool = False,
         thorough: bool = False,
         expected: str | None = None,
+        priority: int = 0,
+        not_before_ms: int = 0,
         on_lost: Callable[[Exception], None] = lambda _: None,
     ) -> Submission:
         """Put the job for a source into its ledger, or find it there, and look at its receipts.
@@ -154,7 +172,9 @@ class App:
         workspace = self.workspace(path, pipeline.output)
         store = workspace.open_store()
         store.self_test()
-        job = make_job(pipeline, ref, identify_place(path, store, self.settings), params)
+        source = identify_place(path, store, self.settings)
+        job = make_job(pipeline, ref, source, params)
+        job = replace(job, priority=priority, not_before_ms=not_before_ms)
         if expected not in (None, job.key):
             raise UsageError(
                 f"{pipeline.name} over {path} is no longer job {expected[:10]}.",
@@ -168,13 +188,14 @@ class App:
             if fresh:
                 _start_over(ledger, store, job, workspace)
             remember_job(store, job)
-            if not ledger.submit(job, expand(job, {})):
+            is_new = ledger.submit(job, expand(job, {}))
+            if not is_new:
                 verify(ledger, store, job, scratch, self.clock, thorough=thorough)
                 if expected is None:  # `retry` has said what to try again
                     _retry_stopped(ledger, job)
             reached("after-submit")
             reused = ledger.jobs(job.key)[0].total(TaskState.DONE)
-            return Submission(workspace, job, ledger, store, reused, owned, held.pop_all())
+            return Submission(workspace, job, ledger, store, is_new, reused, owned, held.pop_all())
         raise AssertionError("nothing here swallows an error")
 
     def forecast(

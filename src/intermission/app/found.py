@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from intermission.app.composition import App
-from intermission.app.places import Place, as_place
+from intermission.app.places import Place, as_place, place_of
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError, UsageError
 from intermission.model import JobRow, TaskRow
@@ -33,8 +33,13 @@ def all_jobs(
 ) -> Iterator[Found]:
     """Every job at or below a place. Each one's ledger is open until the next is asked for.
 
-    A ledger that cannot be read is told to `on_fault`, and hides no other.
+    A ledger that cannot be read is told to `on_fault`, and hides no other. A shared ledger has
+    them all, wherever their sources are.
     """
+    if app.shared is not None:
+        with closing(app.shared()) as ledger:
+            yield from (_found(app, ledger, row) for row in ledger.jobs())
+        return
     for source, workspace in app.workspaces(as_place(place)):
         with ExitStack() as held:
             try:
@@ -52,6 +57,10 @@ def find_job(app: App, name: str, place: str, *, write: bool = False) -> Iterato
 
     With `write`, its ledger may be changed.
     """
+    if app.shared is not None:
+        with closing(app.shared()) as ledger:
+            yield _shared(app, ledger, name)
+        return
     source, key = as_place(name), ""
     if isinstance(source, Path) and not (source.is_file() or app.workspace(source).folder.is_dir()):
         source, key = _by_key(app, name, place)
@@ -66,6 +75,24 @@ def find_job(app: App, name: str, place: str, *, write: bool = False) -> Iterato
     with app.writing(workspace) as ledger:
         (row,) = ledger.jobs(rows[0].job.key)
         yield Found(source, workspace, ledger, row)
+
+
+def _found(app: App, ledger: Ledger, row: JobRow) -> Found:
+    return Found(place_of(row.job.source), app.workspace_of_job(row.job), ledger, row)
+
+
+def _shared(app: App, ledger: Ledger, name: str) -> Found:
+    """The newest job of a source, or the one whose key begins with `name`, in a shared ledger."""
+    place = as_place(name)
+    rows = [row for row in ledger.jobs() if place_of(row.job.source) == place][:1]
+    rows = rows or ledger.jobs(name)
+    if len(rows) != 1:
+        what = f"{len(rows)} jobs have" if rows else "no job has"
+        raise UsageError(
+            f"{what} a key that begins with {name!r}, and no job has a source of that name.",
+            remedy="`intermission ls` lists the jobs.",
+        )
+    return _found(app, ledger, rows[0])
 
 
 def _by_key(app: App, name: str, place: str) -> tuple[Place, str]:

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from intermission.app.found import Found
+from intermission.app.reasons import reason, receipts_of
 from intermission.engine.plan import Keys, chunks, parts, plan_steps
 from intermission.engine.receipt import peek, receipt_key
 from intermission.engine.record import output_text
 from intermission.engine.slot import log_name
-from intermission.engine.why import reason, receipts_of
 from intermission.model import FINISHED, Event, Receipt, TaskRow, TaskState
 from intermission.ports.ledger import Ledger
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+from intermission.app.discover import find_sources
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.store.local import LocalStore
 from intermission.backends.store.objects import ObjectStore
-from intermission.engine.discover import find_sources
 from intermission.engine.source import identify
 from intermission.engine.workspace import Workspace
 from intermission.errors import (
@@ -44,6 +44,8 @@ class ObjectPlace:
     bucket: str
     """With its scheme: `s3://bucket`."""
     key: str
+    version: str = field(default="", compare=False)
+    """What a listing said of it, where it was found by one."""
 
     def __str__(self) -> str:
         return f"{self.bucket}/{self.key}"
@@ -69,6 +71,15 @@ def as_place(text: str) -> Place:
         return Path(rest).resolve()
     bucket, _, key = rest.partition("/")
     return ObjectPlace(f"{scheme}://{bucket}", key)
+
+
+def place_of(source: Source) -> Place:
+    """Where a job's source is."""
+    if source.uri.startswith("file:"):
+        return source.path
+    scheme, _, rest = source.uri.partition("://")
+    bucket, _, key = rest.partition("/")
+    return ObjectPlace(f"{scheme}://{bucket}", unquote(key))
 
 
 def find_places(
@@ -103,7 +114,7 @@ def _find_objects(
             fnmatch(below, one) or fnmatch(PurePosixPath(below).name, one) for one in include
         )
         if wanted and not hidden and stat.size_bytes and not stat.key.startswith(own):
-            found.append(ObjectPlace(place.bucket, stat.key))
+            found.append(ObjectPlace(place.bucket, stat.key, stat.version))
     if not found:
         wanted = f" that matches {', '.join(include)}" if include else ""
         raise SourceError(

@@ -12,18 +12,25 @@ from intermission.cli import (
     cancel,
     config,
     doctor,
+    failures,
     finish,
     gc,
     inspect,
+    limit,
     logs,
     ls,
     plan,
     rebuild,
+    register,
     retry,
     run,
+    serve,
     status,
+    submit,
     watch,
+    watch_folder,
     why,
+    worker,
 )
 from intermission.cli.command import Command
 from intermission.cli.streams import make_patient
@@ -39,7 +46,7 @@ app = typer.Typer(
 )
 
 # A pipeline's parameters are options too, and known only once it is loaded.
-for function in (run.run, plan.plan):
+for function in (run.run, plan.plan, submit.submit, watch_folder.watch_folder):
     app.command(cls=Command, context_settings={"ignore_unknown_options": True})(function)
 for function in (
     ls.ls,
@@ -54,6 +61,13 @@ for function in (
     rebuild.rebuild,
     gc.gc,
     doctor.doctor,
+    serve.serve,
+    worker.worker,
+    register.register,
+    failures.failures,
+    limit.limit,
+    limit.pause,
+    limit.resume,
 ):
     app.command(cls=Command)(function)
 app.add_typer(config.app)

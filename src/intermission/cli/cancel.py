@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from intermission.cli.command import say
-from intermission.cli.options import HERE, JobName, Place, Verbose, open_app
+from intermission.cli.options import (
+    HERE,
+    JobName,
+    LedgerUrl,
+    Place,
+    ServerUrl,
+    Verbose,
+    open_app,
+)
 
 
-def cancel(job: JobName, place: Place = HERE, verbose: Verbose = False) -> None:
+def cancel(
+    job: JobName,
+    place: Place = HERE,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    verbose: Verbose = False,
+) -> None:
     """Cancel a job.
 
     Workers stop its running tasks; what is done stays done.
@@ -15,7 +29,7 @@ def cancel(job: JobName, place: Place = HERE, verbose: Verbose = False) -> None:
     from intermission.app import find_job
     from intermission.errors import UsageError
 
-    with find_job(open_app(verbose), job, place, write=True) as found:
+    with find_job(open_app(verbose, ledger=ledger, server=server), job, place, write=True) as found:
         key = found.row.job.key
         if not found.ledger.cancel(key, reason="cancelled on request"):
             (row,) = found.ledger.jobs(key)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
 
 from intermission.cli.command import Command
 from intermission.cli.options import AsJson, Verbose
+
+_PASSWORD = re.compile(r"^(\w[\w+.-]*://[^/@:]*:)[^/@]*@")
 
 app = typer.Typer(
     name="config",
@@ -40,7 +43,9 @@ def show(
     from intermission.settings import Settings, load_settings
 
     resolved = load_settings({})
-    values = resolved.settings.model_dump(mode="json")
+    values = {
+        name: _shown(value) for name, value in resolved.settings.model_dump(mode="json").items()
+    }
     if as_json:
         fields = {
             name: {"value": value, "origin": resolved.origin[name]}
@@ -57,6 +62,11 @@ def show(
         for name, value in values.items()
     ]
     print(table(("SETTING", "VALUE", "ORIGIN" if origin else "MEANING"), rows))
+
+
+def _shown(value: object) -> object:
+    """As it is, but for the password in a URL."""
+    return _PASSWORD.sub(r"\1**********@", value) if isinstance(value, str) else value
 
 
 def _text(value: object) -> str:

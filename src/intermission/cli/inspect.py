@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intermission.cli.options import HERE, AsJson, JobName, Place, Verbose, open_app
+from intermission.cli.options import (
+    HERE,
+    AsJson,
+    JobName,
+    LedgerUrl,
+    Place,
+    ServerUrl,
+    Verbose,
+    open_app,
+)
 
 if TYPE_CHECKING:
     from intermission.app import Found
@@ -25,6 +34,8 @@ def inspect(
     ] = None,
     place: Place = HERE,
     as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
     verbose: Verbose = False,
 ) -> None:
     """Show all there is to know of a job or a task.
@@ -35,7 +46,7 @@ def inspect(
     from intermission.cli.jsonout import emit, job_fields, task_fields
 
     states = _states(state or [])
-    with find_job(open_app(verbose), job, place) as found:
+    with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
         if task is not None:
             document = _task_document(found, find_task(found, task))
             emit({"event": "details", **document}) if as_json else _print_task(document)

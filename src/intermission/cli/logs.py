@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from intermission.cli.command import say
-from intermission.cli.options import HERE, AsJson, JobName, Place, TaskName, Verbose, open_app
+from intermission.cli.options import (
+    HERE,
+    AsJson,
+    JobName,
+    LedgerUrl,
+    Place,
+    ServerUrl,
+    TaskName,
+    Verbose,
+    open_app,
+)
 
 
 def logs(
@@ -20,6 +30,8 @@ def logs(
     ] = None,
     place: Place = HERE,
     as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
     verbose: Verbose = False,
 ) -> None:
     """Print what a task wrote.
@@ -31,7 +43,7 @@ def logs(
     from intermission.cli.jsonout import emit
     from intermission.errors import UsageError
 
-    with find_job(open_app(verbose), job, place) as found:
+    with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
         row = find_task(found, task)
         known = logs_of(found, row)
     if attempt is not None and attempt not in known:

@@ -8,7 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from intermission.cli.command import complain
-from intermission.cli.options import HERE, AsJson, Verbose, open_app
+from intermission.cli.options import (
+    HERE,
+    AsJson,
+    LedgerUrl,
+    ServerUrl,
+    Verbose,
+    open_app,
+)
 
 
 def ls(
@@ -17,6 +24,8 @@ def ls(
         typer.Argument(metavar="PLACE", help="A folder or URL; it and all below are searched."),
     ] = HERE,
     as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
     verbose: Verbose = False,
 ) -> int:
     """List the jobs of a folder and all below it.
@@ -35,7 +44,7 @@ def ls(
     faults: list[tuple[object, LedgerError]] = []
     documents: list[dict[str, Any]] = []
     rows: list[tuple[object, ...]] = []
-    app = open_app(verbose)
+    app = open_app(verbose, ledger=ledger, server=server)
     for found in all_jobs(app, place, lambda path, e: faults.append((path, e))):
         row = found.row
         documents.append(job_fields(found))

@@ -57,6 +57,14 @@ OutputDir = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Where outputs go, instead of beside each source."),
 ]
+LedgerUrl = Annotated[
+    str | None,
+    typer.Option("--ledger", metavar="URL", help="The shared ledger: PostgreSQL or a SQLite file."),
+]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--server", metavar="URL", help="A server to work with, instead of a ledger."),
+]
 Slots = Annotated[int | None, typer.Option(metavar="N", help="How many tasks run at a time.")]
 Can = Annotated[
     list[str] | None,

@@ -13,7 +13,9 @@ from intermission.cli.options import (
     AsJson,
     AsJsonLines,
     JobName,
+    LedgerUrl,
     Place,
+    ServerUrl,
     Verbose,
     open_app,
 )
@@ -34,19 +36,22 @@ def retry(
     place: Place = HERE,
     as_json: AsJson = False,
     as_jsonl: AsJsonLines = False,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
     verbose: Verbose = False,
 ) -> int:
     """Run the failed tasks of a job again.
 
     They get a fresh set of attempts, and the job runs to its end. Without --task: every failed
-    or cancelled task. Whatever depends on them runs again too.
+    or cancelled task. Whatever depends on them runs again too. With a shared ledger, its workers
+    go on with them.
     """
     from intermission.app import find_job, find_task, start_guardian
     from intermission.app.again import put_back
     from intermission.cli.run import carry_out
     from intermission.cli.wording import count
 
-    app = open_app(verbose, slots=slots)
+    app = open_app(verbose, ledger=ledger, server=server, slots=slots)
     whole = fresh and not task
     guardian = start_guardian()
     try:
@@ -56,6 +61,9 @@ def retry(
                 rows = [find_task(found, name) for name in task or ()]
                 changed = put_back(found, rows, fresh=fresh)
                 say(f"{count(changed, 'task')} put back")
+        if app.shared is not None and not whole:
+            guardian.close()
+            return 0
     except BaseException:
         guardian.close()
         raise

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from intermission.cli.options import HERE, AsJson, JobName, Place, Verbose, open_app
+from intermission.cli.options import (
+    HERE,
+    AsJson,
+    JobName,
+    LedgerUrl,
+    Place,
+    ServerUrl,
+    Verbose,
+    open_app,
+)
 
 if TYPE_CHECKING:
     from intermission.model import JobRow, TaskRow
 
 
 def status(
-    job: JobName, place: Place = HERE, as_json: AsJson = False, verbose: Verbose = False
+    job: JobName,
+    place: Place = HERE,
+    as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    verbose: Verbose = False,
 ) -> None:
     """Show how far a job is.
 
@@ -22,7 +36,7 @@ def status(
     from intermission.cli.wording import near
     from intermission.model import HELD, JobState
 
-    with find_job(open_app(verbose), job, place) as found:
+    with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
         row = found.row
         running: list[TaskRow] = []
         if row.total(*HELD):

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from intermission.cli.options import HERE, AsJsonLines, JobName, Place, Verbose, open_app
+from intermission.cli.options import (
+    HERE,
+    AsJsonLines,
+    JobName,
+    LedgerUrl,
+    Place,
+    ServerUrl,
+    Verbose,
+    open_app,
+)
 from intermission.cli.streams import reader_left
 
 if TYPE_CHECKING:
@@ -28,6 +37,8 @@ def watch(
         typer.Option(metavar="SEQ", help="Begin after this event; 0 tells everything."),
     ] = None,
     as_jsonl: AsJsonLines = False,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
     verbose: Verbose = False,
 ) -> int:
     """Follow a job until it ends.
@@ -41,7 +52,7 @@ def watch(
     from intermission.cli.status import print_counts
     from intermission.model import JobState
 
-    app = open_app(verbose)
+    app = open_app(verbose, ledger=ledger, server=server)
 
     def again() -> AbstractContextManager[Found]:
         """What is in a bucket is seen as it was uploaded last, so it has to be fetched again."""

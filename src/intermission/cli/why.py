@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from intermission.cli.options import HERE, AsJson, JobName, Place, TaskName, Verbose, open_app
+from intermission.cli.options import (
+    HERE,
+    AsJson,
+    JobName,
+    LedgerUrl,
+    Place,
+    ServerUrl,
+    TaskName,
+    Verbose,
+    open_app,
+)
 
 
 def why(
@@ -10,13 +20,15 @@ def why(
     task: TaskName,
     place: Place = HERE,
     as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
     verbose: Verbose = False,
 ) -> None:
     """Say in one line why a task ran, was reused, or has not run."""
     from intermission.app import find_job, find_task, look
     from intermission.cli.jsonout import emit
 
-    with find_job(open_app(verbose), job, place) as found:
+    with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
         row = find_task(found, task)
         line = look.why(found, row)
     if as_json:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 from intermission.engine import record
 from intermission.engine.assignment import Assignment
@@ -39,8 +40,6 @@ POLL_S = 0.25
 CANCEL_GRACE_S = 5.0
 OPEN_MAX = 32
 """Assignments open at a time; each has two connections to its ledger and a lock."""
-
-
 _NO_MORE = object()
 
 
@@ -110,8 +109,7 @@ class Worker:
     def drain(self, reason: str, budget_s: float | None = None) -> None:
         """Stop claiming; finish what can finish in time; give the rest back. Twice: at once.
 
-        For any thread. `budget_s` takes the place of `drain_s`, and never lengthens a drain.
-        """
+        For any thread. `budget_s` in place of `drain_s` never lengthens a drain."""
         self._drain.ask(reason, budget_s)
 
     @property
@@ -214,7 +212,7 @@ class Worker:
         by_fd = {slot.connection.fileno(): slot for slot in self._slots}
         through = not self._open and not self._slots.busy and not self._more
         timeout_s = 0.0 if through or self._could_dispatch() else POLL_S
-        ready, _, _ = select.select([*by_fd, self._guardian, wake], [], [], timeout_s)
+        ready = self._listen([*by_fd, self._guardian, wake], timeout_s)
         if wake in ready:
             os.read(wake, 512)
         for fd, slot in by_fd.items():
@@ -224,6 +222,9 @@ class Worker:
             self._drop_lost()  # a slot that died of a lost lease has not crashed
             for slot, how in self._slots.ended():
                 self._bury(slot, how)
+
+    def _listen(self, readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:
+        return select.select(readers, [], [], timeout_s)[0]
 
     def _could_dispatch(self) -> bool:
         if self._drain.reason is not None or self._slots.idle <= 0:

@@ -134,6 +134,7 @@ class Pipeline:
             reads_source=step.source_param is not None,
             plan=self._plan(step).name if step.mapped else None,
             needs=step.needs,
+            prefers=step.prefers,
             attempts=step.attempts,
             timeout_s=step.timeout_s,
             concurrency=step.concurrency,

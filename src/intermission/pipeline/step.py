@@ -32,6 +32,7 @@ class Step:
         attempts: int,
         timeout_s: float | None,
         needs: str | None,
+        prefers: str | None,
         concurrency: int | None,
         retry_delays_s: tuple[float, ...] | None,
         light: bool,
@@ -44,6 +45,7 @@ class Step:
         self.attempts = attempts
         self.timeout_s = timeout_s
         self.needs = needs
+        self.prefers = prefers
         self.concurrency = concurrency
         self.retry_delays_s = retry_delays_s
         self.light = light
@@ -211,6 +213,7 @@ def step(
     attempts: int = 3,
     timeout_s: float | None = None,
     needs: str | None = None,
+    prefers: str | None = None,
     concurrency: int | None = None,
     retry_delays_s: tuple[float, ...] | None = None,
     light: bool = False,
@@ -221,8 +224,9 @@ def step(
 
     `version`: raise it when the function's results change; finished tasks of the old version
     are then not reused. `attempts`: total runs before the task fails. `timeout_s`: per
-    attempt. `needs`: only workers that offer this label run it. `concurrency`: at most so
-    many tasks of this step at a time. `retry_delays_s`: waits between attempts. `light`:
+    attempt. `needs`: only workers that offer this label run it. `prefers`: workers that do not
+    offer this label run it once it has waited for a minute. `concurrency`: at most so many tasks
+    of this step at a time. `retry_delays_s`: waits between attempts. `light`:
     cheaper to repeat than to store, so no receipt is written. `on_error="gap"`: a chunk that
     fails for good is None in the fan-in instead of failing the job. `publish`: the name of
     the task's file among the outputs, such as `"chunks/chunk_{index:04d}.txt"`; the last
@@ -236,6 +240,7 @@ def step(
             attempts=attempts,
             timeout_s=timeout_s,
             needs=needs,
+            prefers=prefers,
             concurrency=concurrency,
             retry_delays_s=retry_delays_s,
             light=light,

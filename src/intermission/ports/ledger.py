@@ -20,6 +20,7 @@ from intermission.model import (
     JobRow,
     JobState,
     Lease,
+    Limit,
     Output,
     Renewal,
     Task,
@@ -48,11 +49,13 @@ class Ledger(Protocol):
         can: Collection[str] = (),
         jobs: Collection[str] | None = None,
     ) -> list[Lease]:
-        """Take up to `capacity` claimable tasks: highest priority, oldest job, oldest task first.
+        """Take up to `capacity` claimable tasks: highest priority first, then the job that was
+        given none for longest, then the oldest job; of a job, its oldest tasks.
 
-        Only tasks whose time has come, whose step needs nothing outside `can`, whose step is
-        below its concurrency limit, and, with `jobs`, of those jobs. Adds one to the fence and
-        to the attempts of each. No task is ever handed to two callers under one fence.
+        Only tasks whose time has come, whose step needs nothing outside `can` (and prefers
+        nothing outside it, until it has waited), which no limit forbids, and, with `jobs`, of
+        those jobs. Adds one to the fence and to the attempts of each. No task is ever handed to
+        two callers under one fence.
         """
         ...
 
@@ -124,6 +127,14 @@ class Ledger(Protocol):
 
     def mark(self, job_key: str, state: JobState, *, reason: str | None = None) -> bool:
         """Set a job's state, if the transition is legal from the one it has."""
+        ...
+
+    def limit(self, limit: Limit) -> None:
+        """Set how much may run under a name; one that bounds nothing is forgotten."""
+        ...
+
+    def limits(self) -> list[Limit]:
+        """Every limit, by name."""
         ...
 
     def jobs(self, key_prefix: str = "") -> list[JobRow]:

@@ -64,10 +64,16 @@ def reduce(name: str, *every: str, **options: Any) -> StepSpec:
     return step(name, StepKind.REDUCE, every=every, **options)
 
 
-def job(*steps: StepSpec, key: str = "job", pipeline: str = "pipeline", priority: int = 0) -> Job:
+def job(
+    *steps: StepSpec,
+    key: str = "job",
+    pipeline: str = "pipeline",
+    priority: int = 0,
+    not_before_ms: int = 0,
+) -> Job:
     """A job of these steps, given in topological order."""
     source = Source(f"file:///media/{key}.mp4", identity(key), 1)
-    return Job(key, pipeline, "steps:pipeline", source, "{}", steps, priority)
+    return Job(key, pipeline, "steps:pipeline", source, "{}", steps, priority, not_before_ms)
 
 
 def line_job(**options: Any) -> Job:

@@ -17,6 +17,7 @@ from intermission.testing.ledger.reading import Reading
 from intermission.testing.ledger.recovering import Recovering
 from intermission.testing.ledger.replanning import Replanning
 from intermission.testing.ledger.restarting import Restarting
+from intermission.testing.ledger.scheduling import Scheduling
 from intermission.testing.ledger.submitting import Submitting
 
 __all__ = ["LedgerContract"]
@@ -25,6 +26,7 @@ __all__ = ["LedgerContract"]
 class LedgerContract(
     Submitting,
     Claiming,
+    Scheduling,
     Holding,
     Completing,
     FanIn,

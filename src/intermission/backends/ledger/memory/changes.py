@@ -26,7 +26,7 @@ STOPPED = frozenset({TaskState.FAILED, TaskState.CANCELLED})
 _LATE = HELD | {TaskState.ABANDONED}
 """Where a holder of the current fence is still listened to."""
 _BLANK = {field.name: field.default for field in fields(Row) if field.default is not MISSING}
-del _BLANK["job_id"]
+del _BLANK["job_id"], _BLANK["since_ms"]
 
 
 class Changes(Reads):
@@ -50,7 +50,8 @@ class Changes(Reads):
 
     def _move(self, row: Row, state: TaskState, **changes: Any) -> Row:
         """The one way a task changes: legal by the table, with an event for a new state."""
-        after = replace(row, state=state, **changes)
+        since_ms = row.since_ms if state is row.state else self._clock.now_ms()
+        after = replace(row, state=state, since_ms=since_ms, **changes)
         self._tables.put(after)
         if state is not row.state:
             if state not in TRANSITIONS[row.state]:
@@ -124,7 +125,7 @@ class Changes(Reads):
                 id = self._tables.new_id()
                 row = Row(
                     id, task.step, task.index, task.key, task.chunk, TaskState.BLOCKED, 0, 0,
-                    job_id=job_id,
+                    job_id=job_id, since_ms=self._clock.now_ms(),
                 )  # fmt: skip
                 self._tables.put(row)
                 added.add(id)

@@ -13,15 +13,18 @@ from intermission.backends.ledger.memory.changes import STOPPED, Changes
 from intermission.backends.ledger.memory.tables import LIVE, JobEntry, Row
 from intermission.errors import StalePlans
 from intermission.model import (
+    CLAIMABLE,
     FINISHED,
     HELD,
     JOB_TRANSITIONS,
+    PREFERENCE_MS,
     Beat,
     Completion,
     Failure,
     Job,
     JobState,
     Lease,
+    Limit,
     Renewal,
     StepKind,
     Task,
@@ -57,6 +60,7 @@ class MemoryLedger(Changes):
                 spec,
                 attempts=now[spec.name].attempts,
                 needs=now[spec.name].needs,
+                prefers=now[spec.name].prefers,
                 concurrency=now[spec.name].concurrency,
             )
             for spec in entry.job.steps
@@ -76,13 +80,17 @@ class MemoryLedger(Changes):
         leases: list[Lease] = []
         with self._tables.transaction():
             entries = [self._tables.jobs[id] for id in self._tables.live]
-            entries.sort(key=lambda entry: (-entry.job.priority, entry.id))
+            entries.sort(key=lambda entry: (-entry.job.priority, entry.turn, entry.id))
             for entry in entries:
                 if jobs is not None and entry.job.key not in jobs:
+                    continue
+                if entry.job.not_before_ms > self._clock.now_ms():
                     continue
                 while len(leases) < capacity and (row := self._next(entry, can)) is not None:
                     self._set_job(self._tables.jobs[entry.id], JobState.RUNNING)
                     leases.append(self._lease(self._take(row, worker, lease_ttl_s)))
+                    turn = len(self._tables.events)
+                    self._tables.put_job(replace(self._tables.jobs[entry.id], turn=turn))
         return leases
 
     def _next(self, entry: JobEntry, can: Collection[str]) -> Row | None:
@@ -94,12 +102,60 @@ class MemoryLedger(Changes):
                 continue
             if spec.concurrency is not None and len(held) >= spec.concurrency:
                 continue
-            id = self._tables.first_claimable(entry.id, spec.name, self._clock.monotonic_s())
+            if not all(self._has_room(name) for name in Limit.names(entry.job, spec)):
+                continue
+            if spec.prefers is not None and spec.prefers not in can:
+                id = self._longest_waiting(entry.id, spec.name)
+            else:
+                id = self._tables.first_claimable(entry.id, spec.name, self._clock.monotonic_s())
             if id is not None:
                 oldest.append(id)
         return self._tables.rows[min(oldest)] if oldest else None
 
+    def _longest_waiting(self, job_id: int, step: str) -> int | None:
+        """The oldest task that waited in vain for a worker that its step prefers."""
+        since_ms, now_s = self._clock.now_ms() - PREFERENCE_MS, self._clock.monotonic_s()
+        rows = self._tables.of_step(job_id, step, *CLAIMABLE)
+        waited = (row.id for row in rows if row.since_ms <= since_ms and row.ready_s <= now_s)
+        return next(waited, None)
+
+    def limit(self, limit: Limit) -> None:
+        with self._tables.transaction():
+            self._tables.limits.pop(limit.name, None)
+            if not limit.is_none:
+                self._tables.limits[limit.name] = limit, limit.burst, self._clock.now_ms()
+
+    def limits(self) -> list[Limit]:
+        with self._tables.transaction():
+            return [limit for _, (limit, _, _) in sorted(self._tables.limits.items())]
+
+    def _has_room(self, name: str) -> bool:
+        if name not in self._tables.limits:
+            return True
+        limit = self._tables.limits[name][0]
+        if limit.paused:
+            return False
+        if limit.running is not None:
+            held = (self._tables.rows[id] for ids in self._tables.held.values() for id in ids)
+            if sum(name in self._limit_names(row) for row in held) >= limit.running:
+                return False
+        return limit.per_minute is None or self._tokens(name) >= 1
+
+    def _tokens(self, name: str) -> float:
+        limit, tokens, filled_ms = self._tables.limits[name]
+        minutes = (self._clock.now_ms() - filled_ms) / 60_000
+        return min(limit.burst, tokens + max(0.0, minutes) * (limit.per_minute or 0.0))
+
+    def _limit_names(self, row: Row) -> tuple[str, ...]:
+        job = self._tables.jobs[row.job_id].job
+        return Limit.names(job, job.step(row.step))
+
     def _take(self, row: Row, worker: str, lease_ttl_s: float) -> Row:
+        for name in self._limit_names(row):
+            if name in self._tables.limits:
+                left = self._tokens(name) - 1
+                limit = self._tables.limits[name][0]
+                self._tables.limits[name] = limit, left, self._clock.now_ms()
         return self._move(
             row,
             TaskState.LEASED,

@@ -20,6 +20,7 @@ from intermission.model import (
     Event,
     Job,
     JobState,
+    Limit,
     Receipt,
     TaskRow,
     TaskState,
@@ -34,6 +35,8 @@ class Row(TaskRow):
     """A task with what only the ledger itself needs to know."""
 
     job_id: int = 0
+    since_ms: int = 0
+    """When it came into its state."""
     ready_s: float = 0.0
     expires_s: float = 0.0
     token: str | None = None
@@ -56,6 +59,8 @@ class JobEntry:
     created_ms: int
     updated_ms: int
     reason: str | None = None
+    turn: int = 0
+    """How many events there were when it was last given a task."""
 
 
 Place = tuple[int, str]
@@ -77,6 +82,8 @@ class Tables:
         """Tasks that are out on a lease, by pipeline and step."""
         self.tokens: dict[str, int] = {}
         self.events: list[Event] = []
+        self.limits: dict[str, tuple[Limit, float, int]] = {}
+        """Each with how many may start by its rate, as of when."""
         self._by_state: dict[Place, dict[TaskState, set[int]]] = defaultdict(dict)
         self._queues: dict[Place, list[int]] = defaultdict(list)
         self._waiting: list[tuple[float, int]] = []

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from intermission.backends.ledger.sqlite.connection import translated
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Inputs
+from intermission.backends.ledger.sqlite.rooms import Rooms
 from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Waiting, as_json
 from intermission.engine.dependants import dependants
 from intermission.errors import StalePlans
@@ -21,6 +23,7 @@ from intermission.model import (
     CLAIMABLE,
     HELD,
     JOB_TRANSITIONS,
+    PREFERENCE_MS,
     Beat,
     Completion,
     EdgeKind,
@@ -28,6 +31,7 @@ from intermission.model import (
     Job,
     JobState,
     Lease,
+    Limit,
     Renewal,
     StepKind,
     StepSpec,
@@ -37,6 +41,7 @@ from intermission.model import (
 )
 
 _UNFINISHED_OR_DONE = json.dumps([*CLAIMABLE, *HELD, TaskState.DONE])
+_EVER_MS = 2**62
 _STOPPED = json.dumps([TaskState.FAILED, TaskState.CANCELLED])
 
 
@@ -45,7 +50,7 @@ class SqliteLedger(Waiting):
 
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
         values = {"key": job.key, "pipeline": job.pipeline, "priority": job.priority}
-        values |= {"spec": job.to_json()} | self._now()
+        values |= {"spec": job.to_json(), "begin_ms": job.not_before_ms} | self._now()
         with self._transaction():
             row = self._db.execute(SQL["insert_job"], values).fetchone()
             if row is None:
@@ -92,25 +97,24 @@ class SqliteLedger(Waiting):
     ) -> list[Lease]:
         now = self._now()
         values = now | {"worker": worker, "lease_s": now["now_s"] + lease_ttl_s}
+        keys = {"keys": None if jobs is None else json.dumps(list(jobs))}
         leases: list[Lease] = []
         with self._transaction():
-            if jobs is None:
-                active = self._db.execute(SQL["active_jobs"]).fetchall()
-            else:
-                keys = {"keys": json.dumps(list(jobs))}
-                active = self._db.execute(SQL["active_jobs_among"], keys).fetchall()
-            for id, revision in active:
+            rooms = Rooms(self._db, now["now_ms"])
+            for id, revision in self._db.execute(SQL["jobs_in_turn"], now | keys).fetchall():
                 if len(leases) >= capacity:
                     break
                 self._job(id, revision)
-                rows = self._claim_job(id, capacity - len(leases), frozenset(can), values)
+                room = capacity - len(leases)
+                rows = self._claim_job(id, room, frozenset(can), values, rooms)
                 if rows:
                     self._db.execute(SQL["job_runs"], now | {"job": id})
                     leases += self._leases(id, rows)
+            rooms.settle()
         return leases
 
     def _claim_job(
-        self, id: int, capacity: int, can: frozenset[str], values: dict[str, Any]
+        self, id: int, capacity: int, can: frozenset[str], values: dict[str, Any], rooms: Rooms
     ) -> list[tuple[Any, ...]]:
         """Rows of one job, oldest first; no step gets more than its limit leaves room for."""
         job = self._job(id)
@@ -118,12 +122,31 @@ class SqliteLedger(Waiting):
         rows: list[tuple[Any, ...]] = []
         for no, spec in enumerate(job.steps):
             if spec.needs is None or spec.needs in can:
+                patient = spec.prefers is not None and spec.prefers not in can
                 room = {"step": no, "room": min(capacity, self._room(job, spec))}
+                room["since_ms"] = values["now_ms"] - PREFERENCE_MS if patient else _EVER_MS
                 rows += self._db.execute(SQL["claimable"], values | room).fetchall()
         rows = sorted(rows)[:capacity]
+        if rooms:
+            names = [Limit.names(job, spec) for spec in job.steps]
+            rows = [row for row in rows if rooms.admit(names[row[3]])]
         if rows:
             self._db.execute(SQL["claim"], values | {"ids": as_json([row[0] for row in rows])})
         return rows
+
+    def limit(self, limit: Limit) -> None:
+        with self._transaction():
+            if limit.is_none:
+                self._db.execute("DELETE FROM limits WHERE name = ?", (limit.name,))
+                return
+            values = asdict(limit) | {"tokens": limit.burst} | self._now()
+            self._db.execute(SQL["set_limit"], values)
+
+    def limits(self) -> list[Limit]:
+        with translated(self.path):
+            sql = "SELECT name, running, per_minute, paused FROM limits ORDER BY name"
+            rows = self._db.execute(sql).fetchall()
+            return [Limit(name, n, rate, bool(paused)) for name, n, rate, paused in rows]
 
     def _room(self, job: Job, spec: StepSpec) -> int:
         """How many more tasks of a step may be held."""
@@ -253,7 +276,7 @@ class SqliteLedger(Waiting):
                 if state == "failed":
                     self._after_failure(job_id, step, index)
             changed = len(rows)
-            for id, _ in self._db.execute(SQL["active_jobs"]).fetchall():
+            for (id,) in self._db.execute(SQL["active_jobs"]).fetchall():
                 changed += self._sweep(id)
             return changed
 
@@ -351,7 +374,7 @@ class SqliteLedger(Waiting):
 
 
 def _limits(spec: StepSpec) -> tuple[Any, ...]:
-    return spec.attempts, spec.needs, spec.concurrency, spec.gap
+    return spec.attempts, spec.needs, spec.prefers, spec.concurrency, spec.gap
 
 
 def _end(done: Completion) -> tuple[Any, ...]:

@@ -1,15 +1,15 @@
 -- name: insert_job
-INSERT INTO jobs (key, pipeline, spec, state, priority, created_ms, updated_ms)
-VALUES (:key, :pipeline, :spec, 'pending', :priority, :now_ms, :now_ms)
+INSERT INTO jobs (key, pipeline, spec, state, priority, begin_ms, created_ms, updated_ms)
+VALUES (:key, :pipeline, :spec, 'pending', :priority, :begin_ms, :now_ms, :now_ms)
 ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
 -- name: insert_step
-INSERT INTO steps (job_id, no, name, attempts, needs, concurrency, gap)
-VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO steps (job_id, no, name, attempts, needs, prefers, concurrency, gap)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_step
-UPDATE steps SET attempts = ?, needs = ?, concurrency = ?, gap = ? WHERE job_id = ? AND no = ?;
+UPDATE steps SET attempts = ?, needs = ?, prefers = ?, concurrency = ?, gap = ? WHERE job_id = ? AND no = ?;
 
 -- name: insert_edge
 INSERT INTO edges (job_id, step, upstream, kind, plan) VALUES (?, ?, ?, ?, ?);
@@ -49,13 +49,12 @@ INSERT INTO counts (job_id, step, state, n)
 SELECT job_id, step, state, count(*) FROM tasks WHERE job_id = :job GROUP BY step, state;
 
 -- name: active_jobs
-SELECT id, revision FROM jobs WHERE state IN ('pending', 'running', 'draining')
-ORDER BY priority DESC, id;
+SELECT id FROM jobs WHERE state IN ('pending', 'running', 'draining');
 
--- name: active_jobs_among
+-- name: jobs_in_turn
 SELECT id, revision FROM jobs WHERE state IN ('pending', 'running', 'draining')
-AND key IN (SELECT value FROM json_each(:keys))
-ORDER BY priority DESC, id;
+AND begin_ms <= :now_ms AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys)))
+ORDER BY priority DESC, turn, id;
 
 -- name: held_of_step
 -- Over every job of the same pipeline, because a limit protects something they share.
@@ -67,7 +66,7 @@ WHERE j.pipeline = :pipeline AND (t.state = 'leased' OR t.state = 'running');
 -- name: claimable
 -- As they will be once they are claimed.
 SELECT id, fence + 1, attempts + 1, step, idx, key, chunk FROM tasks
-WHERE job_id = :job AND step = :step AND ready_s <= :now_s
+WHERE job_id = :job AND step = :step AND ready_s <= :now_s AND updated_ms <= :since_ms
   AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt')
 ORDER BY id LIMIT :room;
 
@@ -79,8 +78,9 @@ SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :work
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: job_runs
-UPDATE jobs SET state = 'running', updated_ms = :now_ms
-WHERE id = :job AND state IN ('pending', 'draining');
+UPDATE jobs SET state = 'running', turn = (SELECT max(seq) FROM events),
+    updated_ms = CASE state WHEN 'running' THEN updated_ms ELSE :now_ms END
+WHERE id = :job;
 
 -- name: renew
 UPDATE tasks
@@ -269,3 +269,22 @@ LEFT JOIN jobs AS j ON j.id = e.job_id
 LEFT JOIN tasks AS t ON t.id = e.task_id
 LEFT JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
 WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
+
+-- name: set_limit
+INSERT INTO limits (name, running, per_minute, paused, tokens, filled_ms)
+VALUES (:name, :running, :per_minute, :paused, :tokens, :now_ms)
+ON CONFLICT (name) DO UPDATE
+SET running = excluded.running, per_minute = excluded.per_minute, paused = excluded.paused,
+    tokens = min(tokens, excluded.tokens);
+
+-- name: held_under_job
+SELECT count(*) FROM jobs AS j JOIN tasks AS t ON t.job_id = j.id
+WHERE j.key = ? AND (t.state = 'leased' OR t.state = 'running');
+
+-- name: held_under_pipeline
+SELECT count(*) FROM jobs AS j JOIN tasks AS t ON t.job_id = j.id
+WHERE j.pipeline = ? AND (t.state = 'leased' OR t.state = 'running');
+
+-- name: held_under_label
+SELECT count(*) FROM tasks AS t JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
+WHERE ? IN (s.needs, s.prefers) AND (t.state = 'leased' OR t.state = 'running');

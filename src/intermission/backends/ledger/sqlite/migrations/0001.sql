@@ -15,12 +15,14 @@ CREATE TABLE jobs (
     revision   INTEGER NOT NULL DEFAULT 0, -- of the spec: its limits may change
     state      TEXT NOT NULL,
     priority   INTEGER NOT NULL DEFAULT 0,
+    begin_ms   INTEGER NOT NULL DEFAULT 0, -- nothing of it is claimable sooner
+    turn       INTEGER NOT NULL DEFAULT 0, -- the event it was last given a task at
     reason     TEXT,
     created_ms INTEGER NOT NULL,
     updated_ms INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX jobs_active ON jobs (priority DESC, id)
+CREATE INDEX jobs_active ON jobs (priority DESC, turn, id)
     WHERE state IN ('pending', 'running', 'draining');
 
 CREATE TABLE steps (
@@ -29,9 +31,19 @@ CREATE TABLE steps (
     name        TEXT NOT NULL CHECK (name <> ''),
     attempts    INTEGER NOT NULL,
     needs       TEXT,
+    prefers     TEXT,
     concurrency INTEGER,
     gap         INTEGER NOT NULL,
     PRIMARY KEY (job_id, no)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE limits (
+    name       TEXT PRIMARY KEY, -- job:KEY, pipeline:NAME or label:NAME
+    running    INTEGER,
+    per_minute REAL,
+    paused     INTEGER NOT NULL,
+    tokens     REAL NOT NULL, -- how many may start now, by the rate
+    filled_ms  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE edges (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from engine_bench import Bench
 
+from intermission.app.reasons import forecast, lost_file, reason, receipts_of
 from intermission.engine.plan import Plans, chunks, plan_steps
-from intermission.engine.why import forecast, lost_file, reason, receipts_of
 from intermission.model import Job, Receipt
 
 

@@ -1,0 +1,60 @@
+"""Bells: implementations of the port, and which of them the settings ask for."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from intermission.errors import UsageError
+from intermission.ports.bell import Bell
+from intermission.settings import Settings
+
+
+def open_bells(settings: Settings) -> list[Bell]:
+    """The bells to ring and to listen to; none where polling is all there is.
+
+    All of them may be rung for any work: NOTIFY is the ledger's own, and its bell only listens.
+    Connects to nothing yet: a server that is away is no reason not to start. Raises `UsageError`
+    for settings that do not fit together, `EnvironmentFault` for a package that is missing.
+    """
+    bells: list[Bell] = []
+    database = _database(settings)
+    if settings.bells in ("database", "hybrid") and database is None:
+        raise UsageError(
+            f"bells is {settings.bells}, and the ledger is not in PostgreSQL.",
+            remedy="Name one as ledger (postgresql://host/name), or set bells to redis or off.",
+        )
+    if settings.bells in ("redis", "hybrid") and settings.redis_url is None:
+        raise UsageError(
+            f"bells is {settings.bells}, and redis_url does not say where.",
+            remedy="Set redis_url, such as redis://host:6379/0, or set bells to auto.",
+        )
+    if settings.bells in ("auto", "database", "hybrid") and database is not None:
+        from intermission.backends.bell.notify import NotifyBell
+
+        bells.append(NotifyBell(database, sends=False))
+    if settings.bells in ("redis", "hybrid") and settings.redis_url is not None:
+        from intermission.backends.bell.redis import RedisBell
+
+        bells.append(RedisBell(settings.redis_url, fleet=fleet_name(settings)))
+    return bells
+
+
+def fleet_name(settings: Settings) -> str:
+    """A name that workers of one ledger share, however they log in to it.
+
+    Should two spell its address differently, a hint wakes one worker of each spelling.
+    """
+    place = settings.ledger or settings.server or ""
+    if "://" in place:
+        parts = urlsplit(place)
+        place = f"{parts.hostname}:{parts.port}{parts.path}"
+    else:
+        place = str(Path(place).expanduser().resolve())
+    return f"fleet-{sha256(place.encode()).hexdigest()[:12]}"
+
+
+def _database(settings: Settings) -> str | None:
+    url = settings.ledger or ""
+    return url if url.startswith(("postgresql://", "postgres://")) else None

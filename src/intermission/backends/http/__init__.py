@@ -1,0 +1,1 @@
+"""A server's ledger and stores, reached over HTTP: what a worker without a database uses."""

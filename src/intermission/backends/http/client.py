@@ -1,0 +1,301 @@
+"""A server as one process talks to it: connections, patience, and errors that explain.
+
+A call without a usable answer is repeated for a limited time, waiting longer each time and at
+least as long as the server asks for; a refusal of the key or of the program's version is raised
+at once. All ledgers and stores of a process that name the same server with the same key share
+one of these. It is never carried across a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from intermission import __version__, errors
+from intermission.backends.http.wire import MISSING_HEADER, PROBLEM_PREFIX, VERSION_HEADER
+from intermission.errors import (
+    AlreadyExists,
+    CorruptArtifact,
+    EnvironmentFault,
+    IntermissionError,
+    LedgerError,
+    LedgerRefused,
+    NotFound,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    UsageError,
+    WorkspaceBusy,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 60.0
+SEALS_MAX = 65_536
+_DELAY_S = 0.1
+_DELAY_MAX_S = 5.0
+_REFUSED = frozenset({401, 403, 426})
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+_TAKEN = frozenset({409, 412})
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Which errors a port raises."""
+
+    error: type[EnvironmentFault]
+    refused: type[EnvironmentFault]
+    unavailable: type[EnvironmentFault]
+
+
+LEDGER = Faults(LedgerError, LedgerRefused, LedgerError)
+STORE = Faults(StoreError, StoreRefused, StoreUnavailable)
+
+
+class Taken(AlreadyExists):
+    """A condition failed. It may have been our own write that was there, if we had to repeat it."""
+
+    was_repeated = False
+
+
+class Seals:
+    """The seals of the leases that this process was given, the most recently used ones."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[int, int], str] = OrderedDict()
+
+    def keep(self, leases: Iterable[tuple[int, int]], seals: Iterable[str]) -> None:
+        with self._lock:
+            self._known.update(zip(leases, seals, strict=False))
+            while len(self._known) > SEALS_MAX:
+                self._known.popitem(last=False)
+
+    def of(self, leases: Iterable[tuple[int, int]]) -> tuple[str, ...]:
+        """One for each lease, empty where there is none."""
+        with self._lock:
+            if not self._known:
+                return ()
+            return tuple(self._use(lease) for lease in leases)
+
+    def _use(self, lease: tuple[int, int]) -> str:
+        if lease not in self._known:
+            return ""
+        self._known.move_to_end(lease)
+        return self._known[lease]
+
+
+class Server:
+    """One server, called with one key. Any number of threads may share it."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url = url.rstrip("/")
+        self.seals = Seals()
+        self._httpx = _library()
+        try:
+            self._client: httpx.Client = self._httpx.Client(
+                base_url=self.url,
+                # Certificates take long to load, and plain HTTP has none to verify.
+                verify=not self.url.startswith("http:"),
+                headers={
+                    **({"Authorization": f"Bearer {key}"} if key else {}),
+                    "User-Agent": f"intermission/{__version__}",
+                    VERSION_HEADER: __version__,
+                },
+                # Below what servers keep idle connections for, so that few are found closed.
+                limits=self._httpx.Limits(max_connections=64, keepalive_expiry=4.0),
+            )
+        except (self._httpx.InvalidURL, ValueError) as e:
+            raise _no_url(url) from e
+        weakref.finalize(self, self._client.close)
+
+    def call(
+        self,
+        doing: str,
+        verb: str,
+        path: str,
+        receive: Callable[[httpx.Response], T],
+        *,
+        faults: Faults,
+        body: bytes | Callable[[], Iterator[bytes]] = b"",
+        headers: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> T:
+        """What `receive` makes of the answer. It may be asked again, with another answer.
+
+        `doing` completes the sentence "... failed". `body` and `headers` as functions are asked
+        before each try. Raises what `faults` names, and errors of ours that the server answered.
+        """
+        patience = _Patience(patience_s)
+        was_repeated = False
+        while True:
+            try:
+                given = headers() if callable(headers) else headers or {}
+                with self._sent(verb, path, body, given, timeout_s) as response:
+                    if response.is_success:
+                        return receive(response)
+                    response.read()
+            except self._httpx.TransportError as e:
+                said, wait_s = f"{type(e).__name__}: {e}".rstrip(": "), 0.0
+                unsent = (self._httpx.ConnectError, self._httpx.ConnectTimeout)
+                was_repeated |= not isinstance(e, unsent)
+            else:
+                if response.status_code not in _PASSING:
+                    raise self._error(doing, response, faults, was_repeated)
+                said, wait_s = f"answered {_said(response)}", _retry_after_s(response)
+                was_repeated = True
+            if not patience.wait(wait_s):
+                raise faults.unavailable(
+                    f"{doing} failed: {self.url} gave no usable answer for {patience_s:g} s "
+                    f"({said}).",
+                    remedy="Is the server running, and is its URL right? Progress is saved.",
+                )
+
+    @contextmanager
+    def _sent(
+        self,
+        verb: str,
+        path: str,
+        body: bytes | Callable[[], Iterator[bytes]],
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> Generator[httpx.Response, None, None]:
+        try:
+            request = self._client.build_request(
+                verb,
+                path,
+                content=body if isinstance(body, bytes) else body(),
+                headers=dict(headers),
+                timeout=self._httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s)),
+            )
+            response = self._client.send(request, stream=True)
+        except self._httpx.UnsupportedProtocol as e:
+            raise _no_url(self.url) from e
+        try:
+            yield response
+        finally:
+            response.close()
+
+    def _error(
+        self, doing: str, response: httpx.Response, faults: Faults, was_repeated: bool
+    ) -> IntermissionError:
+        problem = _problem(response)
+        detail, remedy = str(problem.get("detail", "")), str(problem.get("remedy", ""))
+        if response.status_code in _REFUSED:
+            return faults.refused(
+                f"{doing} failed: {self.url} refused it ({_said(response)}).",
+                remedy=remedy or "Give this worker a key that the server takes.",
+            )
+        if MISSING_HEADER in response.headers:
+            return NotFound(f"{doing} failed: there is no such object.")
+        if response.status_code in _TAKEN and not _names_another(problem):
+            taken = Taken(detail or f"{doing} failed: {_said(response)}.", remedy=remedy)
+            taken.was_repeated = was_repeated
+            return taken
+        kind = _kind(problem)
+        if kind is not None:
+            return kind(detail, remedy=remedy)
+        return faults.error(
+            f"{doing} failed: {self.url} answered {_said(response)}.",
+            remedy=remedy or "Is that the URL of an Intermission server?",
+        )
+
+
+_lock = threading.Lock()
+_servers: weakref.WeakValueDictionary[tuple[int, str, str], Server] = weakref.WeakValueDictionary()
+
+
+def server(url: str, key: str) -> Server:
+    """The one of this process."""
+    name = (os.getpid(), url, key)
+    with _lock:
+        found = _servers.get(name)
+        if found is None:
+            found = _servers[name] = Server(url, key)
+        return found
+
+
+class _Patience:
+    """How long to go on asking, and how long to wait before each further try."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._until_s = time.monotonic() + patience_s
+        self._delay_s = _DELAY_S
+
+    def wait(self, at_least_s: float) -> bool:
+        """False, at once, when there would be no time left."""
+        pause_s = max(at_least_s, self._delay_s * random.uniform(0.5, 1))
+        if time.monotonic() + pause_s > self._until_s:
+            return False
+        time.sleep(pause_s)
+        self._delay_s = min(self._delay_s * 2, _DELAY_MAX_S)
+        return True
+
+
+def _no_url(text: str) -> UsageError:
+    return UsageError(
+        f"expected the URL of a server, found {text!r}.",
+        remedy="Write it as http://host:8400 or https://host.",
+    )
+
+
+def _library() -> Any:
+    try:
+        import httpx
+    except ImportError as e:
+        raise EnvironmentFault(
+            "the package httpx is missing.", remedy="Run `pip install 'intermission[serve]'`."
+        ) from e
+    return httpx
+
+
+def _problem(response: httpx.Response) -> Mapping[str, Any]:
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _said(response: httpx.Response) -> str:
+    detail = str(_problem(response).get("detail", "")).rstrip(".")
+    return f"{response.status_code} {response.reason_phrase}".rstrip() + (
+        f": {detail}" if detail else ""
+    )
+
+
+def _names_another(problem: Mapping[str, Any]) -> bool:
+    kind = _kind(problem)
+    return kind is not None and not issubclass(kind, AlreadyExists)
+
+
+def _kind(problem: Mapping[str, Any]) -> type[IntermissionError] | None:
+    """The error class that a problem names, if it is one that needs no more than a message."""
+    kind = problem.get("type", "")
+    if not isinstance(kind, str) or not kind.startswith(PROBLEM_PREFIX):
+        return None
+    found = getattr(errors, kind.removeprefix(PROBLEM_PREFIX), None)
+    if not isinstance(found, type) or not issubclass(found, IntermissionError):
+        return None
+    return None if issubclass(found, CorruptArtifact | WorkspaceBusy) else found
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    try:
+        return max(0.0, float(response.headers.get("Retry-After", "0")))
+    except ValueError:
+        return 0.0

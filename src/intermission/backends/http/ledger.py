@@ -1,0 +1,189 @@
+"""`HttpLedger`: the ledger of a server, for a worker that has no way to its database.
+
+Each method is one call. A call that changes something carries a number of its own, so that the
+server answers a repeat as it answered the first. Leases come with seals, and every later call
+about one carries its seal: the server takes it from the worker it gave the lease to, and from
+no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from intermission.backends.http import wire
+from intermission.backends.http.client import ANSWER_TIMEOUT_S, LEDGER, PATIENCE_S, server
+from intermission.errors import LedgerError
+from intermission.model import (
+    Beat,
+    Completion,
+    Event,
+    Failure,
+    Job,
+    JobRow,
+    JobState,
+    Lease,
+    Limit,
+    Output,
+    Renewal,
+    Task,
+    TaskRow,
+    TaskState,
+)
+
+_RENEW_SHARE = 0.1
+"""Of a lease's life: how long one renewal may take, since others wait behind it."""
+
+
+class HttpLedger:
+    """A ledger behind HTTP. `key` is a worker's, or the admin secret for what workers may not."""
+
+    def __init__(self, url: str, key: str, *, patience_s: float = PATIENCE_S) -> None:
+        self._opened = url, key, patience_s
+        self._patience_s = patience_s
+        self._server = server(url, key)
+        self._seals = self._server.seals
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, self._opened
+
+    def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
+        return self._call(wire.Submit(job=job, tasks=list(tasks)))
+
+    def claim(
+        self,
+        worker: str,
+        capacity: int,
+        *,
+        lease_ttl_s: float,
+        can: Collection[str] = (),
+        jobs: Collection[str] | None = None,
+    ) -> list[Lease]:
+        claimed: wire.Claimed = self._call(
+            wire.Claim(
+                worker=worker,
+                capacity=min(capacity, wire.CAPACITY_MAX),
+                lease_ttl_s=lease_ttl_s,
+                can=tuple(can),
+                jobs=None if jobs is None else tuple(jobs),
+            )
+        )
+        self._seals.keep(_held(claimed.leases), claimed.seals)
+        return claimed.leases
+
+    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
+        return self._call(
+            wire.Renew(
+                worker=worker,
+                beats=list(beats),
+                lease_ttl_s=lease_ttl_s,
+                seals=self._seals.of(_held(beats)),
+            ),
+            within_s=lease_ttl_s * _RENEW_SHARE,
+        )
+
+    def complete(self, done: Sequence[Completion]) -> list[bool]:
+        ends = [replace(one, tasks=list(one.tasks)) for one in done]
+        return self._call(wire.Complete(done=ends, seals=self._seals.of(_held(done))))
+
+    def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
+        seals = self._seals.of(_held(failures))
+        return self._call(wire.Fail(failures=list(failures), seals=seals))
+
+    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
+        held = [(task_id, fence) for task_id, fence in leases]
+        return self._call(wire.Release(leases=held, reason=reason, seals=self._seals.of(held)))
+
+    def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
+        seals = self._seals.of([(task_id, fence)])
+        call = wire.Defer(
+            task_id=task_id, fence=fence, token=token, timeout_s=timeout_s, seals=seals
+        )
+        return self._call(call)
+
+    def rescue(self, dead: Collection[str] = ()) -> int:
+        return self._call(wire.Rescue(dead=tuple(dead)))
+
+    def retry(self, job_key: str, task_ids: Collection[int] | None = None) -> int:
+        ids = None if task_ids is None else tuple(task_ids)
+        return self._call(wire.Retry(job_key=job_key, task_ids=ids))
+
+    def cancel(self, job_key: str, *, reason: str) -> bool:
+        return self._call(wire.Cancel(job_key=job_key, reason=reason))
+
+    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+        return self._call(wire.Spoil(task_ids=tuple(task_ids), reason=reason))
+
+    def forget(self, job_key: str) -> bool:
+        return self._call(wire.Forget(job_key=job_key))
+
+    def mark(self, job_key: str, state: JobState, *, reason: str | None = None) -> bool:
+        return self._call(wire.Mark(job_key=job_key, state=state, reason=reason))
+
+    def limit(self, limit: Limit) -> None:
+        self._call(wire.Limit(limit=limit))
+
+    def limits(self) -> list[Limit]:
+        return self._call(wire.Limits())
+
+    def jobs(self, key_prefix: str = "") -> list[JobRow]:
+        return self._call(wire.Jobs(key_prefix=key_prefix))
+
+    def tasks(
+        self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
+    ) -> Iterator[TaskRow]:
+        return iter(self._call(wire.Tasks(job_key=job_key, states=tuple(states), step=step)))
+
+    def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
+        return iter(self._call(wire.Receipts(job_key=job_key)))
+
+    def outputs(self, job_key: str, step: str) -> list[Output | None]:
+        return self._call(wire.Outputs(job_key=job_key, step=step))
+
+    def deferred(self, token: str) -> Lease | None:
+        return self._call(wire.Deferred(token=token))
+
+    def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
+        return self._call(wire.Events(after=after, limit=limit))
+
+    def workers(self) -> list[str]:
+        return self._call(wire.Workers())
+
+    def close(self) -> None:
+        """Nothing is held that is not shared; connections close with the last that uses them."""
+
+    def _call(self, call: wire.Call, *, within_s: float | None = None) -> Any:
+        method = wire.method_of(call)
+        headers = {"Content-Type": "application/json"}
+        if method.writes:
+            headers[wire.CALL_HEADER] = uuid4().hex
+        body = self._server.call(
+            f"the ledger's {method.name}",
+            "POST",
+            f"{wire.API}/ledger/{method.name}",
+            lambda response: response.read(),
+            faults=LEDGER,
+            # Pydantic would rather have a generator than a list where a plan's tasks are.
+            body=call.model_dump_json(warnings=False).encode(),
+            headers=headers,
+            patience_s=min(self._patience_s, within_s or self._patience_s),
+            timeout_s=min(ANSWER_TIMEOUT_S, within_s or ANSWER_TIMEOUT_S),
+        )
+        try:
+            return wire.read_answer(method, body)
+        except ValueError as e:
+            raise LedgerError(
+                f"{self._server.url} answered {method.name} with something else: "
+                f"{wire.explain(e)}.",
+                remedy="Is that the URL of an Intermission server of this version?",
+            ) from e
+
+
+def _held(ones: Iterable[Lease | Beat | Completion | Failure]) -> Iterator[tuple[int, int]]:
+    return ((one.task_id, one.fence) for one in ones)
+
+
+def _reopened(url: str, key: str, patience_s: float) -> HttpLedger:
+    return HttpLedger(url, key, patience_s=patience_s)

@@ -1,0 +1,214 @@
+"""Connections to a database: one small pool per process and address, errors that explain.
+
+Owns the pools and says what a driver's error means. It knows nothing of jobs or tasks. A pool's
+connections keep no state between transactions, so a pooler may stand in between (PgBouncer in
+transaction mode): nothing is prepared, no session is configured, no lock outlives a transaction.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from intermission.errors import EnvironmentFault, LedgerError
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg_pool import ConnectionPool
+
+POOL_MAX = 8
+_IDLE_MAX_S = 120.0
+_CONNECT_S = 5
+# A server that vanished without a word is noticed within a quarter of a minute.
+_LINK = {
+    "connect_timeout": _CONNECT_S,
+    "keepalives_idle": 10,
+    "keepalives_interval": 3,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 10_000,
+    "application_name": "intermission",
+}
+_TRANSIENT = re.compile(
+    r"starting up|shutting down|recovery|not yet accepting|too many|slots are reserved|terminating"
+)
+# Serialization, deadlock, lock not available; connection, resources, operator intervention; a
+# standby during a failover; a transaction that sat idle for too long.
+_AGAIN = re.compile(r"40001|40P01|55P03|08...|53[0234]..|57P..|25006|25P0[34]")
+
+_pools: dict[str, ConnectionPool[psycopg.Connection[tuple[Any, ...]]]] = {}
+_pools_lock = threading.Lock()
+_of_the_parent: list[object] = []
+
+
+def driver() -> Any:
+    """The psycopg package, imported where it is needed first."""
+    try:
+        import psycopg
+        import psycopg_pool  # noqa: F401
+    except ImportError as e:
+        raise EnvironmentFault(
+            f"a ledger in PostgreSQL needs a package that is not installed ({e.name}).",
+            remedy="Run: pip install 'intermission[postgres]'",
+        ) from e
+    return psycopg
+
+
+def shown(url: str) -> str:
+    """An address without its password, for people."""
+    parts = urlsplit(url)
+    if not parts.scheme:
+        return re.sub(r"password\s*=\s*('[^']*'|\S+)", "password=***", url)
+    place = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{place}{parts.path}"
+
+
+def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """One connection outside the pool; what is wrong is said at once."""
+    psycopg = driver()
+    try:
+        return psycopg.connect(_conninfo(url), autocommit=True, prepare_threshold=None)
+    except psycopg.ProgrammingError as e:
+        raise LedgerError(
+            f"{shown(url)} is not the address of a database ({_line(e)}).",
+            remedy="Write it as postgresql://user:password@host:5432/database.",
+        ) from e
+    except psycopg.OperationalError as e:
+        raise _no_connection(url, e) from e
+
+
+def _conninfo(url: str) -> str:
+    """The address with our defaults for whatever it leaves open."""
+    psycopg = driver()
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    return psycopg.conninfo.make_conninfo(url, **{k: v for k, v in _LINK.items() if k not in given})
+
+
+class _Unreachable(LedgerError):
+    """The database gave no connection, and may give one later."""
+
+
+def _no_connection(url: str, e: Exception) -> LedgerError:
+    reason = _line(e)
+    if "FATAL" in reason and not _TRANSIENT.search(reason):
+        return LedgerError(
+            f"the database {shown(url)} refused the connection: {reason.partition('FATAL: ')[2]}.",
+            remedy="Check the user, the password and the database's name in its address.",
+        )
+    if "resolve host" in reason:
+        return LedgerError(
+            f"the host of {shown(url)} is not known ({reason}).",
+            remedy="Check the host and the port in its address.",
+        )
+    return _Unreachable(
+        f"the database {shown(url)} cannot be reached ({reason}).",
+        remedy="Check that it runs and that its host and port are right; then run this again.",
+    )
+
+
+def _line(e: BaseException) -> str:
+    """An error's first line, without its full stop."""
+    text = str(e).strip() or type(e).__name__
+    return " ".join(text.splitlines()[0].split()).rstrip(".")
+
+
+def pool_of(url: str) -> ConnectionPool[psycopg.Connection[tuple[Any, ...]]]:
+    """This process's pool of connections to an address; made when it is first asked for."""
+    with _pools_lock:
+        if url not in _pools:
+            driver()
+            from psycopg_pool import ConnectionPool
+
+            # The pool talks of every failed attempt; what matters is raised where it matters.
+            logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
+            _pools[url] = ConnectionPool(
+                _conninfo(url),
+                kwargs={"autocommit": True, "prepare_threshold": None},
+                min_size=0,
+                max_size=POOL_MAX,
+                max_idle=_IDLE_MAX_S,
+                reconnect_timeout=1.0,
+                num_workers=1,
+                open=True,
+            )
+        return _pools[url]
+
+
+def is_known(url: str) -> bool:
+    """Whether this process has had a connection to the address before."""
+    with _pools_lock:
+        return url in _pools
+
+
+@atexit.register
+def close_pools() -> None:
+    """Close every pool of this process."""
+    with _pools_lock:
+        pools = list(_pools.values())
+        _pools.clear()
+    for pool in pools:
+        pool.close()
+
+
+def _after_fork() -> None:
+    """A child never uses its parent's connections, nor closes them: it keeps them untouched."""
+    global _pools_lock
+    _of_the_parent.append(dict(_pools))
+    _pools.clear()
+    _pools_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def can_be_repeated(e: Any) -> bool:
+    """Whether an error says nothing against the operation itself, so that it may go better."""
+    psycopg = driver()
+    from psycopg_pool import PoolClosed, PoolTimeout
+
+    if isinstance(e, PoolTimeout | PoolClosed | _Unreachable):
+        return True
+    if not isinstance(e, psycopg.Error):
+        return False
+    if e.sqlstate is None:
+        return isinstance(e, psycopg.OperationalError)  # the link broke, nobody said why
+    return _AGAIN.fullmatch(e.sqlstate) is not None
+
+
+@contextmanager
+def translated(url: str) -> Generator[None, None, None]:
+    """Driver errors as ledger errors, each with what to do about it."""
+    psycopg = driver()
+    from psycopg_pool import PoolTimeout
+
+    try:
+        yield
+    except psycopg.errors.DiskFull as e:
+        raise LedgerError(
+            f"the disk of the database {shown(url)} is full.",
+            remedy="Free some space there and run the same command again; progress is saved.",
+        ) from e
+    except psycopg.errors.InsufficientPrivilege as e:
+        raise LedgerError(
+            f"the user of {shown(url)} may not do that ({_line(e)}).",
+            remedy="Let the user create the schema `intermission`, or own it.",
+        ) from e
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as e:
+        raise LedgerError(
+            f"the ledger in {shown(url)} was removed while it was in use.",
+            remedy="Finished tasks are safe in their receipts: submit the jobs again.",
+        ) from e
+    except (psycopg.OperationalError, PoolTimeout) as e:
+        raise LedgerError(
+            f"the database {shown(url)} did not answer for too long ({_line(e)}).",
+            remedy="Check that it runs and can be reached; then run the same command again; "
+            "progress is saved.",
+        ) from e
+    except (psycopg.Error, UnicodeEncodeError) as e:
+        raise LedgerError(f"the ledger in {shown(url)} refused an operation ({_line(e)}).") from e

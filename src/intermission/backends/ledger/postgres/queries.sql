@@ -1,0 +1,596 @@
+-- name: begin
+-- Sent as one message. The row says that this change is being made: if the connection is lost and
+-- it is made again, it waits here for the first try to end, and finds the row if that committed.
+-- A client that went away without a word must not keep what it locked.
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+SELECT set_config('idle_in_transaction_session_timeout', '10s', true),
+       set_config('lock_timeout', '5s', true);
+WITH last AS (DELETE FROM intermission.changes WHERE token = %(previous)s)
+INSERT INTO intermission.changes (token, at_s)
+VALUES (%(token)s, extract(epoch FROM clock_timestamp()))
+ON CONFLICT DO NOTHING
+RETURNING at_s;
+
+-- name: now_s
+coalesce(%(now_s)s, extract(epoch FROM clock_timestamp())::double precision)
+
+-- name: now_ms
+coalesce(%(now_ms)s, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+
+-- name: lock_jobs
+-- Always in this order, and before any of their tasks: two changes never wait for each other.
+SELECT id, revision FROM intermission.jobs WHERE id = ANY(%(jobs)s::bigint[])
+ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_jobs_of_tasks
+SELECT id, revision FROM intermission.jobs
+WHERE id = ANY(ARRAY(
+    SELECT DISTINCT job_id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[])))
+ORDER BY id FOR NO KEY UPDATE;
+
+-- name: insert_job
+INSERT INTO intermission.jobs
+    (key, pipeline, spec, state, priority, begin_ms, created_ms, updated_ms)
+VALUES (%(key)s, %(pipeline)s, %(spec)s, 'pending', %(priority)s, %(begin_ms)s, %(now_ms)s,
+    %(now_ms)s)
+ON CONFLICT (key) DO NOTHING
+RETURNING id;
+
+-- name: insert_steps
+INSERT INTO intermission.steps (job_id, no, name, attempts, needs, prefers, concurrency, gap)
+SELECT %(job)s, * FROM unnest(%(nos)s::integer[], %(names)s::text[], %(attempts)s::integer[],
+    %(needs)s::text[], %(prefers)s::text[], %(concurrency)s::integer[], %(gaps)s::boolean[]);
+
+-- name: update_steps
+UPDATE intermission.steps AS s
+SET attempts = n.attempts, needs = n.needs, prefers = n.prefers, concurrency = n.concurrency,
+    gap = n.gap
+FROM unnest(%(nos)s::integer[], %(attempts)s::integer[], %(needs)s::text[], %(prefers)s::text[],
+        %(concurrency)s::integer[], %(gaps)s::boolean[])
+    AS n (no, attempts, needs, prefers, concurrency, gap)
+WHERE s.job_id = %(job)s AND s.no = n.no;
+
+-- name: update_spec
+UPDATE intermission.jobs SET spec = %(spec)s, revision = revision + 1 WHERE id = %(job)s;
+
+-- name: insert_edges
+INSERT INTO intermission.edges (job_id, step, upstream, kind, plan)
+SELECT %(job)s, * FROM unnest(%(steps)s::integer[], %(upstreams)s::integer[], %(kinds)s::text[],
+    %(plans)s::integer[])
+ON CONFLICT DO NOTHING;
+
+-- name: insert_tasks
+-- A task that is there under the same key stays; under another key it starts afresh.
+INSERT INTO intermission.tasks AS t (job_id, step, idx, key, chunk, state, updated_ms)
+SELECT %(job)s, *, %(now_ms)s FROM unnest(%(steps)s::integer[], %(indexes)s::integer[],
+    %(keys)s::text[], %(chunks)s::text[], %(states)s::text[])
+ON CONFLICT (job_id, step, idx) DO UPDATE
+SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = t.fence + 1,
+    attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
+    adopted = false, gap = false, receipt = NULL, files = NULL, result = NULL, error = NULL,
+    message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
+WHERE t.key <> excluded.key;
+
+-- name: delete_surplus
+DELETE FROM intermission.tasks WHERE job_id = %(job)s AND step = %(step)s AND idx >= %(count)s;
+
+-- name: openings
+-- (job, step) pairs that have a task to hand out, in the order in which they are served. Every
+-- LIMIT and OFFSET keeps this a walk from job to job that ends as soon as there is enough, whatever
+-- the planner believes about the tables. `since_ms`: how long a task must have waited for a worker
+-- like this one.
+SELECT j.id, j.revision, j.state, s.no, s.since_ms, EXISTS (SELECT 1 FROM intermission.limits)
+FROM (
+    SELECT job_id, priority, turn FROM intermission.turns
+    WHERE active AND begin_ms <= {now_ms} AND job_id <> ALL(%(tried)s::bigint[])
+    ORDER BY priority DESC, turn, job_id OFFSET 0
+) AS q
+CROSS JOIN LATERAL ( -- before anything else is looked up for a job that has nothing
+    SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = q.job_id
+    AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+    ORDER BY t.step, t.id + 0 LIMIT 1
+) AS something
+CROSS JOIN LATERAL (
+    SELECT id, key, pipeline, revision, state FROM intermission.jobs
+    WHERE id = q.job_id AND (%(keys)s::text[] IS NULL OR key = ANY(%(keys)s::text[]))
+    LIMIT 1
+) AS j
+CROSS JOIN LATERAL (
+    SELECT no, needs, prefers,
+        CASE WHEN prefers IS NULL OR prefers = ANY(%(can)s::text[]) THEN %(ever_ms)s
+        ELSE {now_ms} - %(preference_ms)s END AS since_ms
+    FROM intermission.steps
+    WHERE job_id = q.job_id AND (needs IS NULL OR needs = ANY(%(can)s::text[]))
+    OFFSET 0
+) AS s
+CROSS JOIN LATERAL (
+    SELECT 1 FROM intermission.tasks AS t
+    WHERE t.job_id = q.job_id AND t.step = s.no AND t.ready_s <= {now_s}
+      AND t.updated_ms <= s.since_ms
+      AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+    ORDER BY t.id + 0 LIMIT 1
+) AS one
+WHERE CASE WHEN EXISTS (
+    SELECT 1 FROM intermission.limits AS l WHERE l.paused AND l.name IN
+    ('job:' || j.key, 'pipeline:' || j.pipeline, 'label:' || s.needs, 'label:' || s.prefers)
+) THEN false ELSE true END
+ORDER BY q.priority DESC, q.turn, q.job_id LIMIT %(room)s;
+
+-- name: lock_steps
+-- A step's bound is counted and used up by one claim at a time. In one order, as all locks.
+SELECT pg_advisory_xact_lock(18766, name) FROM (
+    SELECT DISTINCT hashtext(name) AS name FROM unnest(%(names)s::text[]) AS name ORDER BY 1
+) AS names;
+
+-- name: lock_limits
+SELECT name, running, per_minute, paused, tokens, filled_ms FROM intermission.limits
+WHERE name = ANY(%(names)s::text[]) ORDER BY name FOR UPDATE;
+
+-- name: held_under_step
+-- Over every job of the same pipeline, because a limit protects something they share.
+SELECT count(*) FROM intermission.tasks AS t
+JOIN intermission.jobs AS j ON j.id = t.job_id AND j.pipeline = %(pipeline)s
+JOIN intermission.steps AS s ON s.job_id = t.job_id AND s.no = t.step AND s.name = %(what)s
+WHERE t.state IN ('leased', 'running');
+
+-- name: held_under_job
+SELECT count(*) FROM intermission.jobs AS j JOIN intermission.tasks AS t ON t.job_id = j.id
+WHERE j.key = %(what)s AND t.state IN ('leased', 'running');
+
+-- name: held_under_pipeline
+SELECT count(*) FROM intermission.jobs AS j JOIN intermission.tasks AS t ON t.job_id = j.id
+WHERE j.pipeline = %(what)s AND t.state IN ('leased', 'running');
+
+-- name: held_under_label
+SELECT count(*) FROM intermission.tasks AS t
+JOIN intermission.steps AS s ON s.job_id = t.job_id AND s.no = t.step
+WHERE %(what)s IN (s.needs, s.prefers) AND t.state IN ('leased', 'running');
+
+-- name: use_rate
+UPDATE intermission.limits SET tokens = %(tokens)s, filled_ms = %(now_ms)s WHERE name = %(name)s;
+
+-- name: set_limit
+INSERT INTO intermission.limits AS l (name, running, per_minute, paused, tokens, filled_ms)
+VALUES (%(name)s, %(running)s, %(per_minute)s, %(paused)s, %(tokens)s, %(now_ms)s)
+ON CONFLICT (name) DO UPDATE
+SET running = excluded.running, per_minute = excluded.per_minute, paused = excluded.paused,
+    tokens = least(l.tokens, excluded.tokens);
+
+-- name: drop_limit
+DELETE FROM intermission.limits WHERE name = %(name)s;
+
+-- name: limits
+SELECT name, running, per_minute, paused FROM intermission.limits ORDER BY name COLLATE "C";
+
+-- name: picked
+-- Jobs are visited in their order until there is enough; of each, the oldest tasks of its open
+-- steps. A task that another claim has locked is passed by.
+SELECT c.id, c.step FROM unnest(%(jobs)s::bigint[]) AS o (job_id)
+CROSS JOIN LATERAL (
+    SELECT t.id, t.step
+    FROM unnest(%(of)s::bigint[], %(steps)s::integer[], %(rooms)s::integer[],
+            %(since_ms)s::bigint[]) AS s (job_id, step, room, since_ms)
+    CROSS JOIN LATERAL (
+        SELECT t.id, t.step FROM intermission.tasks AS t
+        WHERE t.job_id = s.job_id AND t.step = s.step AND t.ready_s <= %(now_s)s
+          AND t.updated_ms <= s.since_ms
+          AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+        ORDER BY t.id + 0 LIMIT s.room FOR NO KEY UPDATE SKIP LOCKED
+    ) AS t
+    WHERE s.job_id = o.job_id ORDER BY t.id LIMIT %(capacity)s
+) AS c
+LIMIT %(capacity)s
+
+-- name: pick
+{picked};
+
+-- name: leased
+UPDATE intermission.tasks
+SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = %(worker)s,
+    lease_s = %(lease_s)s, token = NULL, progress = 0, started_ms = %(now_ms)s, ended_ms = NULL,
+    updated_ms = %(now_ms)s
+
+-- name: claim
+WITH picked AS MATERIALIZED (
+{picked}
+)
+{leased}
+WHERE id = ANY(ARRAY(SELECT id FROM picked))
+RETURNING job_id, id, fence, attempts, step, idx, key, chunk;
+
+-- name: claim_picked
+{leased}
+WHERE id = ANY(%(ids)s::bigint[])
+RETURNING job_id, id, fence, attempts, step, idx, key, chunk;
+
+-- name: jobs_run
+UPDATE intermission.jobs SET state = 'running', updated_ms = %(now_ms)s
+WHERE id = ANY(%(jobs)s::bigint[]) AND state IN ('pending', 'draining');
+
+-- name: take_turns
+-- Counted by events, of which each of these jobs has just made one at least. Where two claims of
+-- one job meet, the word of the first is as good as that of both.
+WITH free AS MATERIALIZED (
+    SELECT job_id FROM intermission.turns WHERE job_id = ANY(%(jobs)s::bigint[])
+    ORDER BY job_id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE intermission.turns AS q
+SET turn = (SELECT last_value FROM intermission.events_seq_seq)
+    - cardinality(%(jobs)s::bigint[]) + o.rank
+FROM free, unnest(%(jobs)s::bigint[]) WITH ORDINALITY AS o (job_id, rank)
+WHERE q.job_id = free.job_id AND q.job_id = o.job_id;
+
+-- name: renew
+WITH beat AS MATERIALIZED (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[], %(progress)s::double precision[])
+        AS b (id, fence, progress)
+), locked AS MATERIALIZED (
+    SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE intermission.tasks AS t
+SET state = 'running', progress = greatest(t.progress, b.progress), updated_ms = %(now_ms)s,
+    -- A beat that crosses a deferral on its way must not shorten it.
+    lease_s = CASE WHEN t.token IS NULL THEN %(lease_s)s ELSE t.lease_s END,
+    worker = CASE WHEN t.token IS NULL THEN %(worker)s END
+FROM beat AS b
+WHERE t.id = b.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = b.fence
+  AND t.state IN ('leased', 'running', 'abandoned')
+RETURNING t.id;
+
+-- name: fates
+SELECT t.id, t.state, t.fence, j.state, t.key
+FROM intermission.tasks AS t JOIN intermission.jobs AS j ON j.id = t.job_id
+WHERE t.id = ANY(%(ids)s::bigint[]);
+
+-- name: complete
+WITH ended AS MATERIALIZED (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[], %(results)s::text[],
+            %(receipts)s::text[], %(files)s::text[], %(adopted)s::boolean[], %(keys)s::text[])
+        AS e (id, fence, result, receipt, files, adopted, key)
+), locked AS MATERIALIZED (
+    SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE intermission.tasks AS t
+SET state = 'done', result = e.result, receipt = e.receipt, files = e.files, adopted = e.adopted,
+    progress = 1, worker = NULL, lease_s = NULL, token = NULL, error = NULL, message = NULL,
+    ended_ms = %(now_ms)s, updated_ms = %(now_ms)s
+FROM ended AS e
+WHERE t.id = e.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = e.fence
+  AND t.key = coalesce(e.key, t.key) AND t.state IN ('leased', 'running', 'abandoned')
+RETURNING t.id, t.fence, t.job_id, t.step, t.idx;
+
+-- name: fail
+WITH failure AS MATERIALIZED (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[], %(keys)s::text[],
+            %(permanent)s::boolean[], %(ready_s)s::double precision[], %(errors)s::text[],
+            %(messages)s::text[])
+        AS f (id, fence, key, permanent, ready_s, error, message)
+), locked AS MATERIALIZED (
+    SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE intermission.tasks AS t
+SET state = CASE WHEN f.permanent OR t.attempts >= s.attempts THEN 'failed' ELSE 'retrying' END,
+    gap = (f.permanent OR t.attempts >= s.attempts) AND s.gap,
+    ready_s = f.ready_s, error = f.error, message = f.message,
+    worker = NULL, lease_s = NULL, token = NULL, ended_ms = %(now_ms)s, updated_ms = %(now_ms)s
+FROM failure AS f, intermission.steps AS s
+WHERE t.id = f.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = f.fence
+  AND t.key = coalesce(f.key, t.key) AND s.job_id = t.job_id AND s.no = t.step
+  AND t.state IN ('leased', 'running', 'abandoned')
+RETURNING t.id, t.fence, t.job_id, t.step, t.idx, t.state;
+
+-- name: release
+WITH lease AS MATERIALIZED (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[]) AS l (id, fence)
+), locked AS MATERIALIZED (
+    SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE intermission.tasks AS t
+SET state = 'abandoned', attempts = greatest(t.attempts - 1, 0), message = %(reason)s, ready_s = 0,
+    worker = NULL, lease_s = NULL, token = NULL, updated_ms = %(now_ms)s
+FROM lease AS l
+WHERE t.id = l.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = l.fence
+  AND t.state IN ('leased', 'running')
+RETURNING t.id;
+
+-- name: defer
+UPDATE intermission.tasks
+SET state = 'running', worker = NULL, token = %(token)s, lease_s = %(lease_s)s,
+    updated_ms = %(now_ms)s
+WHERE id = %(task)s AND fence = %(fence)s AND state IN ('leased', 'running')
+RETURNING id;
+
+-- name: jobs_to_rescue
+SELECT DISTINCT job_id FROM intermission.tasks
+WHERE state IN ('leased', 'running') AND (lease_s <= {now_s} OR worker = ANY(%(dead)s::text[]));
+
+-- name: rescue
+WITH locked AS MATERIALIZED (
+    SELECT id FROM intermission.tasks
+    WHERE job_id = ANY(%(jobs)s::bigint[]) AND state IN ('leased', 'running')
+      AND (lease_s <= %(now_s)s OR worker = ANY(%(dead)s::text[]))
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE intermission.tasks AS t
+SET state = CASE WHEN t.attempts >= s.attempts THEN 'failed' ELSE 'abandoned' END,
+    gap = t.attempts >= s.attempts AND s.gap, error = 'SlotDied',
+    message = 'the worker ' || coalesce(t.worker, 'it was deferred to') || ' vanished',
+    worker = NULL, lease_s = NULL, token = NULL, ready_s = 0, ended_ms = %(now_ms)s,
+    updated_ms = %(now_ms)s
+FROM intermission.steps AS s
+WHERE t.id = ANY(ARRAY(SELECT id FROM locked)) AND s.job_id = t.job_id AND s.no = t.step
+RETURNING t.job_id, t.step, t.idx, t.state;
+
+-- name: waits
+-- The one rule for when a task may not start yet; every path that ends a task asks it again. Each
+-- question is about a few rows of one job: asked with LIMIT 1, it cannot be made a join with all.
+(SELECT 1 FROM intermission.edges AS e WHERE e.job_id = t.job_id AND e.step = t.step
+    AND CASE e.kind
+    WHEN 'one' THEN (
+        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
+        AND u.idx = 0 AND u.state = 'done' LIMIT 1) IS NULL
+    WHEN 'same' THEN (
+        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
+        AND u.idx = t.idx AND u.state = 'done' LIMIT 1) IS NULL
+    ELSE coalesce((
+        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
+        AND u.state = 'blocked' ORDER BY u.idx LIMIT 1
+      ), (
+        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
+        AND u.state IN ('pending', 'retrying', 'abandoned', 'corrupt') ORDER BY u.id + 0 LIMIT 1
+      ), (
+        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
+        AND u.state IN ('leased', 'running') ORDER BY u.id + 0 LIMIT 1
+      ), (
+        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
+        AND u.state IN ('failed', 'cancelled') AND NOT u.gap ORDER BY u.id + 0 LIMIT 1
+      )) IS NOT NULL
+      OR (
+        SELECT 1 FROM intermission.tasks AS p WHERE p.job_id = t.job_id AND p.step = e.plan
+        AND p.idx = 0 AND p.state = 'done' LIMIT 1) IS NULL
+    END
+    LIMIT 1) IS NOT NULL
+
+-- name: unfinished
+-- Whether anything of a job is left to do.
+coalesce((
+    SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = j.id
+    AND u.state = 'blocked' ORDER BY u.step, u.idx LIMIT 1
+  ), (
+    SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = j.id
+    AND u.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+    ORDER BY u.step, u.id + 0 LIMIT 1
+  ), (
+    SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = j.id
+    AND u.state IN ('leased', 'running') ORDER BY u.step, u.id + 0 LIMIT 1
+  )) IS NOT NULL
+
+-- name: unblock
+UPDATE intermission.tasks AS t SET state = 'pending', ready_s = 0, updated_ms = %(now_ms)s
+FROM unnest(%(jobs)s::bigint[], %(steps)s::integer[], %(firsts)s::integer[], %(lasts)s::integer[])
+    AS w (job_id, step, first, last)
+WHERE t.job_id = w.job_id AND t.step = w.step AND t.idx BETWEEN w.first AND w.last
+  AND t.state = 'blocked' AND NOT ({waits})
+RETURNING t.id;
+
+-- name: satisfied
+-- Whether a step without 'same' edges could start now.
+SELECT NOT ({waits}) FROM (SELECT %(job)s::bigint, %(step)s::integer, 0) AS t (job_id, step, idx);
+
+-- name: unsettled
+-- Active jobs that were left behind: a task of theirs could start, or nothing is left to do. Of a
+-- step's blocked tasks the first is looked at. All wait for the same, except chunk by chunk: and
+-- there, one that was missed becomes the first once those before it are done.
+SELECT j.id FROM intermission.jobs AS j
+WHERE j.state IN ('pending', 'running', 'draining') AND (
+    NOT ({unfinished})
+    OR (SELECT 1 FROM intermission.steps AS s
+        CROSS JOIN LATERAL (
+            SELECT b.job_id, b.step, b.idx FROM intermission.tasks AS b
+            WHERE b.job_id = j.id AND b.step = s.no AND b.state = 'blocked'
+            ORDER BY b.idx LIMIT 1
+        ) AS t
+        WHERE s.job_id = j.id AND NOT ({waits})
+        LIMIT 1) IS NOT NULL);
+
+-- name: settle
+UPDATE intermission.jobs AS j SET updated_ms = %(now_ms)s, reason = NULL, state = CASE
+    WHEN EXISTS (SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = j.id
+                 AND t.state IN ('failed', 'cancelled') AND t.state = 'failed' AND NOT t.gap)
+    THEN 'failed'
+    WHEN EXISTS (SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = j.id
+                 AND t.state IN ('failed', 'cancelled') AND NOT t.gap) THEN 'cancelled'
+    ELSE 'done' END
+WHERE j.id = ANY(%(jobs)s::bigint[]) AND j.state IN ('pending', 'running', 'draining')
+  AND NOT ({unfinished})
+RETURNING j.id;
+
+-- name: any_stopped
+SELECT (
+    SELECT 1 FROM intermission.tasks WHERE job_id = %(job)s AND state IN ('failed', 'cancelled')
+    ORDER BY step, id + 0 LIMIT 1
+) IS NOT NULL;
+
+-- name: cancel_hopeless
+-- A task whose input has stopped will never end well, whatever it does now. If the input is a gap,
+-- so is this; a gap that also lacks another input is one no longer.
+UPDATE intermission.tasks AS t SET state = 'cancelled', worker = NULL, lease_s = NULL, token = NULL,
+    updated_ms = %(now_ms)s,
+    gap = NOT EXISTS (
+        SELECT 1 FROM intermission.stopped_inputs AS i WHERE i.job_id = t.job_id
+        AND i.step = t.step AND NOT i.gap AND (i.at IS NULL OR i.at = t.idx)),
+    message = (
+        SELECT i.message FROM intermission.stopped_inputs AS i
+        WHERE i.job_id = t.job_id AND i.step = t.step AND (i.at IS NULL OR i.at = t.idx)
+        ORDER BY i.gap LIMIT 1)
+WHERE t.job_id = %(job)s AND t.step = %(step)s AND t.idx BETWEEN %(first)s AND %(last)s
+  AND (t.state NOT IN ('done', 'failed', 'cancelled') OR t.state = 'cancelled' AND t.gap)
+  AND EXISTS (
+    SELECT 1 FROM intermission.stopped_inputs AS i
+    WHERE i.job_id = t.job_id AND i.step = t.step AND (i.at IS NULL OR i.at = t.idx));
+
+-- name: cancel_all
+WITH locked AS MATERIALIZED (
+    SELECT id FROM intermission.tasks
+    WHERE job_id = %(job)s AND state NOT IN ('done', 'failed', 'cancelled')
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE intermission.tasks
+SET state = 'cancelled', message = %(message)s, worker = NULL, lease_s = NULL, token = NULL,
+    updated_ms = %(now_ms)s
+WHERE job_id = %(job)s AND id IN (SELECT id FROM locked);
+
+-- name: put_back
+-- Tasks that must run again, or wait again: a fresh set of attempts, a new fence.
+WITH locked AS MATERIALIZED (
+    SELECT id FROM intermission.tasks
+    WHERE job_id = %(job)s AND step = %(step)s AND idx BETWEEN %(first)s AND %(last)s
+      AND state = ANY(%(states)s::text[])
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE intermission.tasks
+SET state = %(state)s, fence = fence + 1, attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL,
+    token = NULL, progress = 0, adopted = false, gap = false, receipt = NULL, files = NULL,
+    result = NULL, error = NULL, message = %(message)s, started_ms = NULL, ended_ms = NULL,
+    updated_ms = %(now_ms)s
+WHERE job_id = %(job)s AND step = %(step)s AND idx BETWEEN %(first)s AND %(last)s
+  AND id IN (SELECT id FROM locked)
+RETURNING id;
+
+-- name: job_restarts
+UPDATE intermission.jobs SET state = 'running', reason = NULL, updated_ms = %(now_ms)s
+WHERE id = %(job)s AND state IN ('done', 'failed', 'cancelled');
+
+-- name: job_ends
+UPDATE intermission.jobs SET state = 'cancelled', reason = %(message)s, updated_ms = %(now_ms)s
+WHERE id = %(job)s AND state IN ('pending', 'running', 'draining') RETURNING id;
+
+-- name: mark
+UPDATE intermission.jobs SET state = %(state)s, reason = %(reason)s, updated_ms = %(now_ms)s
+WHERE key = %(key)s AND state = ANY(%(before)s::text[]) RETURNING id;
+
+-- name: stopped
+SELECT step, idx FROM intermission.tasks
+WHERE job_id = %(job)s AND state IN ('failed', 'cancelled')
+  AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[]))
+ORDER BY id;
+
+-- name: done_among
+SELECT id, job_id, step, idx FROM intermission.tasks
+WHERE state = 'done' AND id = ANY(%(ids)s::bigint[]) ORDER BY id;
+
+-- name: done_plans
+SELECT step FROM intermission.tasks
+WHERE job_id = %(job)s AND step = ANY(%(plans)s::integer[]) AND state = 'done';
+
+-- name: lock_claimable
+-- Waits for claims under way, and keeps others from starting.
+SELECT count(*) FROM (
+    SELECT 1 FROM intermission.tasks
+    WHERE job_id = %(job)s AND state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+    ORDER BY id FOR NO KEY UPDATE
+) AS locked;
+
+-- name: any_held
+SELECT (
+    SELECT 1 FROM intermission.tasks WHERE job_id = %(job)s AND state IN ('leased', 'running')
+    ORDER BY step, id + 0 LIMIT 1
+) IS NOT NULL;
+
+-- name: forget
+WITH gone AS (DELETE FROM intermission.tasks WHERE job_id = %(job)s)
+DELETE FROM intermission.jobs WHERE id = %(job)s;
+
+-- name: forget_history
+-- After the tasks, which are still counted as they go.
+WITH gone AS (DELETE FROM intermission.counts WHERE job_id = %(job)s)
+DELETE FROM intermission.events WHERE job_id = %(job)s;
+
+-- name: fold_counts
+-- Many small changes become one row per step and state. Whoever holds the job's row may do it:
+-- changes that others are adding meanwhile are not seen here, and stay.
+WITH gone AS (
+    DELETE FROM intermission.counts WHERE job_id = ANY(%(jobs)s::bigint[]) RETURNING job_id, step, state, n
+)
+INSERT INTO intermission.counts (job_id, step, state, n)
+SELECT job_id, step, state, sum(n) FROM gone GROUP BY job_id, step, state HAVING sum(n) <> 0;
+
+-- name: unfolded_jobs
+SELECT job_id FROM intermission.counts GROUP BY job_id HAVING count(*) > %(most)s;
+
+-- name: forget_changes
+DELETE FROM intermission.changes WHERE at_s < extract(epoch FROM clock_timestamp()) - %(age_s)s;
+
+-- name: outputs_of_tasks
+SELECT t.job_id, t.step, t.idx, t.state, coalesce(t.receipt, t.key), t.result, t.files
+FROM unnest(%(jobs)s::bigint[], %(steps)s::integer[], %(indexes)s::integer[])
+    AS w (job_id, step, idx)
+JOIN intermission.tasks AS t ON t.job_id = w.job_id AND t.step = w.step AND t.idx = w.idx;
+
+-- name: outputs_of_step
+SELECT state, coalesce(receipt, key), result, files FROM intermission.tasks
+WHERE job_id = %(job)s AND step = %(step)s ORDER BY idx;
+
+-- name: job_id
+SELECT id FROM intermission.jobs WHERE key = %(key)s;
+
+-- name: job_spec
+SELECT revision, spec FROM intermission.jobs WHERE id = %(job)s;
+
+-- name: jobs
+SELECT id, revision, state, created_ms, updated_ms, reason, (
+    SELECT json_agg(json_build_array(c.step, c.state, c.n) ORDER BY c.step) FROM (
+        SELECT step, state, sum(n) AS n FROM intermission.counts
+        WHERE job_id = j.id GROUP BY step, state HAVING sum(n) > 0
+    ) AS c)
+FROM intermission.jobs AS j
+WHERE key >= %(first)s AND key < %(last)s ORDER BY id DESC;
+
+-- name: task_columns
+t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, t.progress, t.error,
+t.message, t.adopted, t.started_ms, t.ended_ms, t.ready_s, t.ready_s - {now_s}
+
+-- name: chosen_tasks
+FROM intermission.tasks AS t
+WHERE t.job_id = %(job)s AND (%(step)s::integer IS NULL OR t.step = %(step)s)
+  AND (%(states)s::text[] IS NULL OR t.state = ANY(%(states)s::text[]))
+
+-- name: tasks
+SELECT {task_columns} {chosen_tasks} AND (%(ids)s::bigint[] IS NULL OR t.id = ANY(%(ids)s::bigint[]))
+ORDER BY t.id + 0 LIMIT %(limit)s; -- not along the primary key, through every job
+
+-- name: tasks_ids
+SELECT t.id {chosen_tasks} ORDER BY t.id;
+
+-- name: chosen_receipts
+FROM intermission.tasks AS t
+WHERE t.job_id = %(job)s AND t.files IS NOT NULL AND t.state = 'done'
+
+-- name: receipts
+SELECT {task_columns}, coalesce(t.receipt, t.key), t.result, t.files {chosen_receipts}
+  AND (%(ids)s::bigint[] IS NULL OR t.id = ANY(%(ids)s::bigint[]))
+ORDER BY t.id + 0 LIMIT %(limit)s; -- not along the primary key, through every job
+
+-- name: receipts_ids
+SELECT t.id {chosen_receipts} ORDER BY t.id;
+
+-- name: deferred
+SELECT job_id, id, fence, attempts, step, idx, key, chunk FROM intermission.tasks
+WHERE token = %(token)s AND state = 'running';
+
+-- name: events_settled
+SELECT intermission.events_settled();
+
+-- name: events
+SELECT e.seq, e.at_ms, coalesce(j.key, ''), e.task_id,
+       s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
+       e.was, e.now, e.fence, e.worker, e.message
+FROM intermission.events AS e
+LEFT JOIN intermission.jobs AS j ON j.id = e.job_id
+LEFT JOIN intermission.tasks AS t ON t.id = e.task_id
+LEFT JOIN intermission.steps AS s ON s.job_id = t.job_id AND s.no = t.step
+WHERE e.seq > %(after)s AND e.seq <= %(settled)s ORDER BY e.seq LIMIT %(limit)s;
+
+-- name: workers
+SELECT DISTINCT worker FROM intermission.tasks
+WHERE worker IS NOT NULL AND state IN ('leased', 'running') ORDER BY worker;

@@ -1,0 +1,210 @@
+"""The reading half of the PostgreSQL ledger. Long lists come in pages, each a read of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from intermission.backends.ledger.postgres.transactions import Row, Transactions
+from intermission.model import (
+    EdgeKind,
+    Event,
+    FileRef,
+    Job,
+    JobRow,
+    JobState,
+    Lease,
+    Output,
+    TaskRow,
+    TaskState,
+)
+
+PAGE = 2000
+_TASK_COLUMNS = 17
+
+Inputs = dict[str, Output | tuple[Output | None, ...] | None]
+Place = tuple[int, int, int]
+"""Job, step and index of a task."""
+
+
+class Reads(Transactions):
+    """Queries. Jobs never change once submitted, but for their limits, so they are kept."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._jobs: dict[int, tuple[int, Job]] = {}
+
+    def jobs(self, key_prefix: str = "") -> list[JobRow]:
+        rows = self._rows("jobs", first=key_prefix, last=key_prefix + chr(sys.maxunicode))
+        return [self._job_row(*row) for row in rows]
+
+    def _job_row(
+        self,
+        id: int,
+        revision: int,
+        state: str,
+        created_ms: int,
+        updated_ms: int,
+        reason: str | None,
+        counted: list[tuple[int, str, int]] | None,
+    ) -> JobRow:
+        job = self._job(id, revision)
+        counts: dict[str, dict[TaskState, int]] = {}
+        for step, task_state, n in counted or ():
+            counts.setdefault(job.steps[step].name, {})[TaskState(task_state)] = n
+        return JobRow(id, job, JobState(state), created_ms, updated_ms, reason, counts)
+
+    def tasks(
+        self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
+    ) -> Iterator[TaskRow]:
+        id = self._id(job_key)
+        if id is None:
+            return
+        values = {
+            "job": id,
+            "step": None if step is None else self._numbers(id)[step],
+            "states": list(states) or None,
+        }
+        for rows in self._pages("tasks", values):
+            for row in rows:
+                yield self._task_row(id, row)
+
+    def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
+        id = self._id(job_key)
+        if id is None:
+            return
+        for rows in self._pages("receipts", {"job": id}):
+            for row in rows:
+                output = _output("done", *row[_TASK_COLUMNS:])
+                assert output is not None
+                yield self._task_row(id, row), output
+
+    def _pages(self, name: str, values: dict[str, Any]) -> Iterator[list[Row]]:
+        """All at once if they are few; else the ids first, and then so many at a time."""
+        rows = self._rows(name, **values, ids=None, limit=PAGE + 1)
+        if len(rows) <= PAGE:
+            yield rows
+            return
+        ids = [id for (id,) in self._rows(f"{name}_ids", **values)]
+        for first in range(0, len(ids), PAGE):
+            yield self._rows(name, **values, ids=ids[first : first + PAGE], limit=None)
+
+    def _task_row(self, job_id: int, row: Row) -> TaskRow:
+        id, step, index, key, chunk, state, attempts, fence, worker = row[:9]
+        progress, error, message, adopted, started_ms, ended_ms = row[9:15]
+        ready_s, wait_s = row[15:_TASK_COLUMNS]
+        ready_ms = None
+        if state == TaskState.RETRYING and wait_s > 0:
+            ready_ms = int(ready_s * 1000)
+            if self._clock is not None:
+                ready_ms = self._clock.now_ms() + int(wait_s * 1000)
+        return TaskRow(
+            id=id,
+            step=self._job(job_id).steps[step].name,
+            index=index,
+            key=key,
+            chunk=chunk,
+            state=TaskState(state),
+            attempts=attempts,
+            fence=fence,
+            worker=worker,
+            progress=progress,
+            error=error,
+            message=message,
+            adopted=adopted,
+            started_ms=started_ms,
+            ended_ms=ended_ms,
+            ready_ms=ready_ms,
+        )
+
+    def outputs(self, job_key: str, step: str) -> list[Output | None]:
+        id = self._id(job_key)
+        return [] if id is None else self._outputs(id, self._numbers(id)[step])
+
+    def deferred(self, token: str) -> Lease | None:
+        leases = self._leases(self._rows("deferred", token=token))
+        return leases[0] if leases else None
+
+    def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
+        ((settled,),) = self._rows("events_settled")
+        if settled <= after:
+            return []
+        rows = self._rows("events", after=after, settled=settled, limit=limit)
+        return [Event(*row) for row in rows]
+
+    def workers(self) -> list[str]:
+        return [worker for (worker,) in self._rows("workers")]
+
+    def _id(self, job_key: str) -> int | None:
+        rows = self._rows("job_id", key=job_key)
+        return rows[0][0] if rows else None
+
+    def _job(self, id: int, revision: int = 0) -> Job:
+        """A job's spec, as it was when last read unless a newer revision is asked for."""
+        known = self._jobs.get(id)
+        if known is None or known[0] < revision:
+            ((revision, spec),) = self._rows("job_spec", job=id)
+            known = self._jobs[id] = (revision, Job.from_json(spec))
+        return known[1]
+
+    def _numbers(self, id: int) -> dict[str, int]:
+        return {spec.name: no for no, spec in enumerate(self._job(id).steps)}
+
+    def _leases(self, rows: list[Row]) -> list[Lease]:
+        """Leases of (job, task, fence, attempt, step, index, key, chunk), with their inputs."""
+        single, whole = self._inputs_of(rows)
+        leases: list[Lease] = []
+        none: Inputs = {}
+        for job_id, id, fence, attempt, step, index, key, chunk in rows:
+            job = self._job(job_id)
+            spec = job.steps[step]
+            inputs = none
+            if spec.edges:
+                inputs = {}
+                numbers = self._numbers(job_id)
+                for edge in spec.edges:
+                    upstream = numbers[edge.upstream]
+                    if edge.kind is EdgeKind.ALL:
+                        inputs[edge.param] = whole[job_id, upstream]
+                    else:
+                        at = index if edge.kind is EdgeKind.SAME else 0
+                        inputs[edge.param] = single.get((job_id, upstream, at))
+            leases.append(Lease(id, fence, attempt, job.key, spec.name, index, key, chunk, inputs))
+        return leases
+
+    def _inputs_of(
+        self, rows: Iterable[Row]
+    ) -> tuple[dict[Place, Output | None], dict[tuple[int, int], tuple[Output | None, ...]]]:
+        """What these tasks take: outputs of single tasks in one read, and one read per fan-in."""
+        places: set[Place] = set()
+        fan_ins: set[tuple[int, int]] = set()
+        for job_id, _, _, _, step, index, _, _ in rows:
+            edges = self._job(job_id).steps[step].edges
+            if not edges:
+                continue
+            numbers = self._numbers(job_id)
+            for edge in edges:
+                upstream = numbers[edge.upstream]
+                if edge.kind is EdgeKind.ALL:
+                    fan_ins.add((job_id, upstream))
+                else:
+                    at = index if edge.kind is EdgeKind.SAME else 0
+                    places.add((job_id, upstream, at))
+        single: dict[Place, Output | None] = {}
+        if places:
+            jobs, steps, indexes = (list(column) for column in zip(*places, strict=True))
+            found = self._rows("outputs_of_tasks", jobs=jobs, steps=steps, indexes=indexes)
+            single = {row[:3]: _output(*row[3:]) for row in found}
+        return single, {place: tuple(self._outputs(*place)) for place in fan_ins}
+
+    def _outputs(self, job_id: int, step: int) -> list[Output | None]:
+        return [_output(*row) for row in self._rows("outputs_of_step", job=job_id, step=step)]
+
+
+def _output(state: str, task_key: str, result: str, files: str | None) -> Output | None:
+    if state != "done":
+        return None
+    refs = () if files is None else tuple(FileRef(*ref) for ref in json.loads(files))
+    return Output(task_key, result, refs)

@@ -1,0 +1,164 @@
+"""Reads and changes over connections that may break at any moment.
+
+A change is one transaction. Its first statement writes the change's own token, so that after a
+broken COMMIT the same change, made again, learns whether it was made: it is then answered as it
+would have been, and never made twice. No transaction is open while anybody else works.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import closing
+from random import uniform
+from typing import Any, TypeVar
+
+from intermission.backends.ledger.postgres.connection import (
+    can_be_repeated,
+    connect,
+    driver,
+    is_known,
+    pool_of,
+    translated,
+)
+from intermission.backends.ledger.postgres.queries import SQL
+from intermission.backends.ledger.postgres.schema import migrate
+from intermission.ports.clock import Clock
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+PATIENCE_S = 60.0
+"""How long a server may be away, as in a restart or a failover, before it is an error."""
+_PAUSE_S = 0.05
+_PAUSE_MAX_S = 2.0
+
+
+class Transactions:
+    """What every part of the ledger runs its statements through."""
+
+    def __init__(
+        self, url: str, clock: Clock | None = None, *, patience_s: float = PATIENCE_S
+    ) -> None:
+        self.url = url
+        self._clock = clock
+        self._patience_s = patience_s
+        self._tx: Any = None
+        self._in_vain = False
+        """Set by a change that found nothing to change: it is undone, and no disk has to wait."""
+        self._now: dict[str, Any] = {}
+        self._last_token = 0
+        # Where nothing was ever reached, waiting helps nobody: a wrong address is told at once.
+        self._persist(self._open, patience_s if is_known(url) else 0.0)
+
+    def _open(self) -> None:
+        if is_known(self.url):
+            with pool_of(self.url).connection(timeout=self._wait_s()) as connection:
+                migrate(connection)
+            return
+        with closing(connect(self.url)) as connection:
+            migrate(connection)
+        pool_of(self.url)
+
+    def close(self) -> None:
+        """Nothing is held between calls: the connections are the process's."""
+
+    def _rows(self, name: str, /, **values: Any) -> list[Row]:
+        """The rows of a statement: of the change under way, or else of a read of its own."""
+        if self._tx is not None:
+            return self._execute(self._tx, name, values)
+        clock = self._clock
+        now: dict[str, Any] = {"now_s": None, "now_ms": None}  # the database's, unless injected
+        if clock is not None:
+            now = {"now_s": clock.monotonic_s(), "now_ms": clock.now_ms()}
+
+        def read() -> list[Row]:
+            with pool_of(self.url).connection(timeout=self._wait_s()) as connection:
+                return self._execute(connection, name, now | values)
+
+        return self._persist(read, self._patience_s)
+
+    def _execute(self, connection: Any, name: str, values: dict[str, Any]) -> list[Row]:
+        cursor = connection.execute(SQL[name], self._now | values)
+        self._rowcount = cursor.rowcount
+        return cursor.fetchall() if cursor.description else []
+
+    def _change(self, work: Callable[[], T], *, patience_s: float | None = None) -> T:
+        """Run `work` in a transaction, again from the start if the connection is lost.
+
+        `work` only uses statements of this ledger, and may run several times.
+        """
+        token = secrets.randbits(62)
+        answers: list[T] = []
+        """Filled when a COMMIT is about to be sent: its outcome may never be heard."""
+
+        def change() -> T:
+            with pool_of(self.url).connection(timeout=self._wait_s()) as connection:
+                try:
+                    if not self._begin(connection, token):
+                        self._last_token = token
+                        return answers[-1]
+                    self._tx = connection
+                    answer = work()
+                    if self._in_vain:
+                        connection.rollback()
+                        return answer
+                    answers.append(answer)
+                    connection.execute("COMMIT")
+                    self._last_token = token
+                    return answer
+                except BaseException:
+                    if not connection.closed:
+                        connection.rollback()
+                    raise
+                finally:
+                    self._tx, self._now, self._in_vain = None, {}, False
+
+        return self._persist(change, self._patience_s if patience_s is None else patience_s)
+
+    def _begin(self, connection: Any, token: int) -> bool:
+        """Start a change; False if it was made before. Sets its one time, the database's."""
+        cursor = driver().ClientCursor(connection)
+        cursor.execute(SQL["begin"], {"token": token, "previous": self._last_token})
+        while cursor.nextset():
+            pass
+        row = cursor.fetchone()
+        if row is None:
+            connection.rollback()
+            return False
+        (at_s,) = row
+        self._now = {"now_s": at_s, "now_ms": int(at_s * 1000)}
+        if self._clock is not None:
+            self._now = {"now_s": self._clock.monotonic_s(), "now_ms": self._clock.now_ms()}
+        return True
+
+    def _wait_s(self) -> float:
+        """How long one try waits for a connection; the tries together are patient."""
+        return max(0.1, min(5.0, self._patience_s))
+
+    def _say_why(self, e: Exception) -> None:
+        """A pool only knows that it has no connection: ask for one, to hear the reason."""
+        from psycopg_pool import PoolTimeout
+
+        if isinstance(e, PoolTimeout):
+            connect(self.url).close()
+
+    def _persist(self, work: Callable[[], T], patience_s: float) -> T:
+        """Do it, again and again while only the connection or the server is to blame."""
+        deadline_s = time.monotonic() + patience_s
+        pause_s = _PAUSE_S
+        with translated(self.url):
+            while True:
+                try:
+                    return work()
+                except Exception as e:
+                    if not can_be_repeated(e):
+                        raise
+                    if time.monotonic() + pause_s > deadline_s:
+                        self._say_why(e)
+                        raise
+                    if is_known(self.url):
+                        pool_of(self.url).check()  # what else broke goes too
+                time.sleep(uniform(0.5, 1.0) * pause_s)
+                pause_s = min(pause_s * 2, _PAUSE_MAX_S)

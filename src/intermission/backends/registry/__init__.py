@@ -1,0 +1,1 @@
+"""Registries of workers: in a SQLite file of its own, or in PostgreSQL beside the ledger."""

@@ -1,0 +1,70 @@
+"""`intermission serve`: the JSON API over a ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Annotated
+
+import typer
+
+from intermission.cli.command import say
+from intermission.cli.options import LedgerUrl, Verbose, open_app
+
+_SERVE = "intermission.web.serving:serve"
+"""By its name, as an ASGI server is given an application: this layer imports nothing of it."""
+
+_PACKAGES = ("fastapi", "starlette", "uvicorn", "prometheus_client")
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="The address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes any that is free.")
+    ] = 8400,
+    ledger: LedgerUrl = None,
+    store: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="A folder or URL for what is uploaded.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="For the ledger and the store, if none is given."),
+    ] = None,
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PIPELINE", help="Offer this one too: file.py:name. Repeatable."),
+    ] = None,
+    root: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="Files below it may be submitted. Repeatable."),
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve the JSON API, for as many clients as you like.
+
+    Without any setting: a ledger and a store in ./intermission-data, for this machine alone. The
+    work is done by `intermission worker`. SIGTERM or Ctrl-C end it; running work is undisturbed.
+    """
+    from intermission.errors import EnvironmentFault
+
+    settings = open_app(verbose, ledger=ledger, store=store, data_dir=data_dir).settings
+    try:
+        run = resolve_name(_SERVE)
+    except ModuleNotFoundError as e:
+        if e.name not in _PACKAGES:
+            raise
+        raise EnvironmentFault(
+            f"a server needs the package {e.name}, which is not installed.",
+            remedy="pip install 'intermission[serve]'",
+        ) from e
+    run(
+        settings,
+        host=host,
+        port=port,
+        pipelines=pipeline or (),
+        roots=root or (),
+        on_ready=lambda address: say(f"listening on {address}"),
+    )
+    say("stopped")

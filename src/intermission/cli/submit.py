@@ -1,0 +1,121 @@
+"""`intermission submit`: jobs into a shared ledger, for its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from intermission.cli.options import (
+    AsJson,
+    Include,
+    LedgerUrl,
+    OutputDir,
+    Params,
+    PipelineName,
+    ServerUrl,
+    Verbose,
+    open_app,
+    own_options,
+    parse_params,
+    refuse_option,
+)
+from intermission.errors import IntermissionError, UsageError
+
+if TYPE_CHECKING:
+    from intermission.app.fleet import Fleet
+    from intermission.app.places import Place
+
+
+def submit(
+    pipeline: PipelineName,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Files, folders, URLs or quoted patterns, and the pipeline's own --options.",
+        ),
+    ],
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    param: Params = None,
+    include: Include = None,
+    priority: Annotated[
+        int, typer.Option(metavar="N", help="Jobs with a higher number go first.")
+    ] = 0,
+    not_before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Begin no sooner: 2026-01-31T20:00, local time unless it says Z."
+        ),
+    ] = None,
+    output_dir: OutputDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> int:
+    """Put jobs into a shared ledger, and leave the work to its workers.
+
+    A job that is there already is not put there twice; what had failed of it starts again. The
+    keys of the jobs are printed on standard output.
+    """
+    refuse_option(pipeline)
+    settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
+    from intermission.app.fleet import Fleet
+    from intermission.pipeline import load
+
+    loaded = load(pipeline)
+    places, own = own_options(sources, loaded)
+    if not places:
+        raise UsageError("no source is given.", remedy="Name files or folders to run it over.")
+    fleet = Fleet(settings)
+    params = {**parse_params(param), **own}
+    loaded.bind(params)
+    found = fleet.app.sources(places, include or (), loaded.output)
+    how = {"priority": priority, "not_before_ms": _moment(not_before)}
+    return _submit_all(fleet, pipeline, found, params, how, as_json)
+
+
+def _moment(text: str | None) -> int:
+    """A time as a person writes it, in milliseconds since 1970; none is at once."""
+    if text is None:
+        return 0
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except ValueError as e:
+        raise UsageError(
+            f"{text!r} is no time.", remedy="Write it as 2026-01-31T20:00, or with Z for UTC."
+        ) from e
+
+
+def _submit_all(
+    fleet: Fleet,
+    pipeline: str,
+    places: Sequence[Place],
+    params: dict[str, str],
+    how: dict[str, int],
+    as_json: bool,
+) -> int:
+    from intermission.cli.command import complain
+    from intermission.cli.jsonout import emit, error_fields
+    from intermission.cli.wording import near
+
+    documents: list[dict[str, object]] = []
+    failed: IntermissionError | None = None
+    for place in places:
+        try:
+            job, is_new = fleet.submit(pipeline, place, params, **how)
+        except IntermissionError as e:
+            failed = e
+            complain(f"{near(place)}: {e}")
+            documents.append({"source": str(place), "job": None, "error": error_fields(e)})
+            continue
+        documents.append({"source": str(place), "job": job.key, "new": is_new})
+        if not as_json:
+            print(job.key)
+    if as_json:
+        emit({"event": "submitted", "jobs": documents})
+    if failed is None:
+        return 0
+    return failed.exit_code if len(places) == 1 else 3

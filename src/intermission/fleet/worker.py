@@ -1,0 +1,186 @@
+"""A worker of a fleet: it claims from a shared ledger, whatever job that gives it tasks of.
+
+The loop, the slots, the leases and the drain are the engine's. What differs is where work comes
+from: one claim for all jobs, so that the ledger alone decides whose turn it is; and that there is
+no end but a drain.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from random import uniform
+from typing import Any
+
+from intermission.engine.assignment import Assignment
+from intermission.engine.guardian import Guardian
+from intermission.engine.keeper import Held
+from intermission.engine.outcome import Finished
+from intermission.engine.worker import Worker
+from intermission.errors import IntermissionError, LedgerError
+from intermission.model import Failure, Lease
+from intermission.ports.bell import Bell
+from intermission.ports.clock import Clock
+from intermission.ports.ledger import Ledger
+from intermission.settings import Settings
+from intermission.telemetry import reached
+
+POLL_S = 1.0
+"""How often an idle worker asks, if nothing wakes it sooner."""
+AWAY_S = 5.0
+"""How long to leave a ledger alone that did not answer."""
+KEEP_S = 30.0
+"""How long a job stays open after its last task here, because more of it may come."""
+log = logging.getLogger(__name__)
+
+
+class FleetWorker(Worker):
+    """Runs what a shared ledger has, until it is asked to stop."""
+
+    def __init__(
+        self,
+        guardian: Guardian,
+        settings: Settings,
+        ledger: Ledger,
+        open_job: Callable[[str], Assignment],
+        *,
+        bells: Sequence[Bell] = (),
+        clock: Clock | None = None,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`open_job` makes the assignment of the job with a key; it may raise."""
+        super().__init__(guardian, settings, clock=clock, on_tick=on_tick)
+        self._bells = bells
+        self._ledger = ledger
+        self._open_job = open_job
+        self._ask_at_s = 0.0
+        self._rescue_at_s = 0.0
+        self._used_s: dict[str, float] = {}
+        """By assignment, when it last had something to do."""
+
+    def work(self) -> str | None:
+        """Work until a drain; the reason for it."""
+        return self.run(iter(()))
+
+    @property
+    def busy(self) -> int:
+        """How many slots are at work; for any thread."""
+        return self._settings.slots - max(0, self._slots.idle)
+
+    def _take_on(self, assignments: Iterator[Assignment | None]) -> bool:
+        if self._drain.reason is not None:
+            return False
+        now_s = self._clock.monotonic_s()
+        try:
+            if now_s >= self._rescue_at_s:
+                self._rescue_at_s = now_s + self._settings.renew_every_s
+                self._ledger.rescue()
+            if now_s >= self._ask_at_s and self._slots.idle > 0:
+                self._claim_any(now_s)
+        except LedgerError as e:  # what runs goes on as long as its leases do
+            log.warning("%s", e)
+            self._ask_at_s = now_s + AWAY_S
+        self._close_unused(now_s)
+        return True
+
+    def _claim_any(self, asked_at_s: float) -> None:
+        opened = list(self._open.values())
+        waiting = sum(len(one.ready(self._has_room)) for one in opened)
+        size = max((one.batch_size() for one in opened), default=1)
+        wanted = self._slots.idle * size - waiting
+        if wanted <= 0:
+            return
+        leases = self._ledger.claim(
+            self.name,
+            wanted,
+            lease_ttl_s=self._settings.lease_ttl_s,
+            can=self._settings.can,
+        )
+        reached("after-claim")
+        if len(leases) < wanted:  # unless a task ends before: that may unblock others
+            self._ask_at_s = asked_at_s + POLL_S * uniform(0.8, 1.2)
+        else:  # there may be more than one worker can take
+            self._ring()
+        for job_key, group in groupby(leases, lambda lease: lease.job_key):
+            self._accept(job_key, list(group), asked_at_s)
+
+    def _accept(self, job_key: str, leases: list[Lease], asked_at_s: float) -> None:
+        assignment = next((one for one in self._open.values() if one.job.key == job_key), None)
+        try:
+            assignment = assignment or self._opened(job_key)
+        except LedgerError:
+            raise
+        except IntermissionError as e:
+            log.warning("job %s cannot be worked on here: %s", job_key[:10], e)
+            delay_s = self._settings.retry_delays_s[0]
+            self._ledger.fail(
+                [
+                    Failure(one.task_id, one.fence, type(e).__name__, str(e), False, delay_s)
+                    for one in leases
+                ]
+            )
+            return
+        deadline_s = asked_at_s + self._settings.lease_ttl_s
+        self._keeper.hold(
+            assignment.name,
+            [Held(lease.task_id, lease.fence, deadline_s, asked_at_s) for lease in leases],
+        )
+        assignment.backlog.extend(leases)
+
+    def _opened(self, job_key: str) -> Assignment:
+        assignment = self._open_job(job_key)
+        self._keeper.open(assignment.name, assignment.workspace)
+        self._open[assignment.name] = assignment
+        return assignment
+
+    def _close_unused(self, now_s: float) -> None:
+        """Jobs that gave this worker nothing for a while; the ledger knows how they are."""
+        busy = {slot.orders for slot in self._slots if slot.busy}
+        for name, assignment in list(self._open.items()):
+            if assignment.backlog or name in busy:
+                self._used_s[name] = now_s
+            elif now_s - self._used_s.setdefault(name, now_s) > KEEP_S:
+                del self._used_s[name]
+                self._end(assignment)
+
+    def _claim(self, assignment: Assignment) -> None:
+        """Nothing: what a job has is claimed with everybody else's."""
+
+    def _rescue(self, assignment: Assignment) -> None:
+        """Nothing: the ledger is rescued as a whole."""
+
+    def _could_dispatch(self) -> bool:
+        if self._drain.reason is not None or self._slots.idle <= 0:
+            return False
+        return self._clock.monotonic_s() >= self._ask_at_s or any(
+            one.ready(self._has_room) for one in self._open.values()
+        )
+
+    def _record_finished(
+        self, assignment: Assignment, finished: list[tuple[Lease, Finished]]
+    ) -> None:
+        super()._record_finished(assignment, finished)
+        self._ask_at_s = 0.0
+        needed = {edge.upstream for spec in assignment.job.steps for edge in spec.edges}
+        if any(lease.step in needed for lease, _ in finished):
+            self._ring()
+
+    def _listen(self, readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:
+        bells = self._bells if self._slots.idle > 0 else ()
+        ready = super()._listen([*readers, *bells], timeout_s)
+        for bell in bells:
+            if bell in ready:
+                bell.hear()  # before the ledger is asked: a ring meanwhile is heard then
+                self._ask_at_s = 0.0
+        return ready
+
+    def _ring(self) -> None:
+        for bell in self._bells:
+            bell.ring()
+
+    def _leave(self) -> None:
+        """Give back what was not begun. The jobs go on elsewhere, so nothing is said of them."""
+        for assignment in list(self._open.values()):
+            self._give_back(assignment, list(assignment.backlog), self._drain.reason or "")
+            self._end(assignment)

@@ -1,0 +1,181 @@
+"""Jobs over HTTP: submit, list, look at, cancel, retry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from intermission.app.fleet import Fleet
+from intermission.app.places import place_of
+from intermission.model import JobRow, JobState, canonical
+from intermission.ports.ledger import Ledger
+from intermission.web.api.admission import Admission
+from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
+from intermission.web.api.repeats import Repeats
+from intermission.web.api.shapes import JobPage, JobShape, Retried
+from intermission.web.problems import Problem, documented
+
+PRIORITY_MAX = 1000
+RETRIED_MAX = 10_000
+
+JobKey = Annotated[str, Path(pattern=r"^[0-9a-f]{40}$", description="A job's whole key.")]
+TaskId = Annotated[int, Field(ge=1, le=NUMBER_MAX)]
+
+
+class Submission(BaseModel):
+    """A pipeline to run over a source."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pipeline: str = Field(min_length=1, max_length=1000, description="One this server offers.")
+    source: str = Field(
+        min_length=1,
+        max_length=4000,
+        description="`upload:NAME`, the URL of an object, or an absolute path the server allows.",
+    )
+    params: dict[str, Any] = Field(default={}, description="The pipeline's parameters.")
+    priority: int = Field(
+        default=0, ge=-PRIORITY_MAX, le=PRIORITY_MAX, description="A higher number goes first."
+    )
+
+    not_before_ms: int = Field(
+        default=0, ge=0, le=NUMBER_MAX, description="Milliseconds since 1970: no sooner."
+    )
+
+    @field_validator("params")
+    @classmethod
+    def _is_json(cls, params: dict[str, Any]) -> dict[str, Any]:
+        # Python's parser takes NaN and half a surrogate pair, which nobody could be sent again.
+        try:
+            json.dumps(params, allow_nan=False, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            raise ValueError("a parameter is no JSON value") from None
+        return params
+
+
+class Retry(BaseModel):
+    """Which tasks to try again; every failed or cancelled one unless they are named."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: list[TaskId] | None = Field(default=None, min_length=1, max_length=RETRIED_MAX)
+
+
+def job_row(ledger: Ledger, key: str) -> JobRow:
+    """The job with this key, or the problem that there is none."""
+    for row in ledger.jobs(key):
+        return row
+    raise Problem(
+        404, "No such job", f"there is no job {key}.", remedy="GET /api/v1/jobs lists them."
+    )
+
+
+def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRouter:
+    router = APIRouter(tags=["jobs"])
+    router.include_router(_changes(fleet))
+
+    @router.post(
+        "/jobs",
+        operation_id="submitJob",
+        status_code=202,
+        responses={200: {"model": JobShape, "description": "The job was known"}}
+        | documented(400, 404, 409, 413),
+    )
+    def submit(
+        body: Submission,
+        response: Response,
+        idempotency_key: Annotated[str | None, Header(pattern=r"^[!-~]{1,255}$")] = None,
+    ) -> JobShape:
+        """Submit a job. The same work joins the job that is there, and answers 200."""
+        request = canonical(body.model_dump())
+        known = repeats.job_of(idempotency_key, request) if idempotency_key else None
+        is_new = False
+        if known is None or not fleet.ledger.jobs(known):
+            ref, place = admission.pipeline(body.pipeline), admission.place(body.source)
+            job, is_new = fleet.submit(
+                ref,
+                place,
+                body.params,
+                priority=body.priority,
+                not_before_ms=body.not_before_ms,
+            )
+            if idempotency_key is not None:
+                known = repeats.remember(idempotency_key, request, job.key, forgotten=known)
+            else:
+                known = job.key
+        response.status_code = 202 if is_new else 200
+        response.headers["Location"] = f"/api/v1/jobs/{known}"
+        return JobShape.of(job_row(fleet.ledger, known))
+
+    @router.get("/jobs", operation_id="listJobs")
+    def jobs(
+        state: Annotated[list[JobState], Query(max_length=10)] = [],  # noqa: B006
+        pipeline: Annotated[str | None, Query(max_length=1000)] = None,
+        source: Annotated[str | None, Query(max_length=4000)] = None,
+        key: Annotated[
+            str, Query(pattern=r"^[0-9a-f]{0,40}$", description="How the key begins.")
+        ] = "",
+        cursor: Cursor = None,
+        limit: Limit = 100,
+    ) -> JobPage:
+        """List jobs, newest first; those that meet every condition given."""
+        rows = fleet.ledger.jobs(key)
+        chosen = _chosen(rows, state, pipeline, source, int(cursor) if cursor else NUMBER_MAX)
+        shown, following = page(chosen, lambda row: row.id, limit)
+        return JobPage(jobs=[JobShape.of(row) for row in shown], next=following)
+
+    @router.get("/jobs/{key}", operation_id="getJob", responses=documented(404))
+    def job(key: JobKey) -> JobShape:
+        """Show a job, with its tasks counted by step and state."""
+        return JobShape.of(job_row(fleet.ledger, key))
+
+    return router
+
+
+def _changes(fleet: Fleet) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/jobs/{key}/cancel", operation_id="cancelJob", responses=documented(404, 409))
+    def cancel(key: JobKey) -> JobShape:
+        """Cancel a job: workers stop its running tasks, and what is done stays done."""
+        job_row(fleet.ledger, key)
+        fleet.ledger.cancel(key, reason="cancelled on request")
+        row = job_row(fleet.ledger, key)
+        if row.state is not JobState.CANCELLED:
+            raise Problem(
+                409,
+                "The job has ended",
+                f"job {key[:10]} is {row.state} and cannot be cancelled.",
+                remedy="Only a job that has not ended can.",
+            )
+        return JobShape.of(row)
+
+    @router.post("/jobs/{key}/retry", operation_id="retryJob", responses=documented(400, 404, 413))
+    def retry(key: JobKey, body: Retry | None = None) -> Retried:
+        """Give failed or cancelled tasks of a job a fresh set of attempts."""
+        job_row(fleet.ledger, key)
+        put_back = fleet.ledger.retry(key, None if body is None else body.tasks)
+        return Retried(put_back=put_back, job=JobShape.of(job_row(fleet.ledger, key)))
+
+    return router
+
+
+def _chosen(
+    rows: Sequence[JobRow],
+    states: Sequence[JobState],
+    pipeline: str | None,
+    source: str | None,
+    before: int,
+) -> Iterator[JobRow]:
+    for row in rows:
+        if (
+            row.id < before
+            and (not states or row.state in states)
+            and pipeline in (None, row.job.pipeline)
+            and (source is None or source == str(place_of(row.job.source)))
+        ):
+            yield row

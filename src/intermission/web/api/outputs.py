@@ -1,0 +1,215 @@
+"""Outputs over HTTP: what a job made, under the names that people find it by.
+
+Bytes come from the artifacts that receipts name, so an output is there as soon as its task is
+done, and its hash is its entity tag. A name is looked up among a job's outputs and never becomes
+a path. What a pipeline made may come from anybody: nothing here is sent as a page that a browser
+would run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path
+from pydantic import BaseModel
+from starlette.responses import FileResponse, Response
+
+from intermission.app.fleet import Fleet
+from intermission.app.places import place_of
+from intermission.engine.publish import published_name
+from intermission.errors import CorruptArtifact
+from intermission.model import FileRef, JobRow, JobState
+from intermission.pipeline.context import RESULT_NAME
+from intermission.web.api.jobs import JobKey, job_row
+from intermission.web.problems import Problem, documented
+
+CACHED_JOBS = 64
+"""Done jobs whose list of outputs is remembered: a player asks for one segment after another."""
+
+_BINARY = "application/octet-stream"
+_TYPES = {
+    ".aac": "audio/aac",
+    ".csv": "text/csv; charset=utf-8",
+    ".flac": "audio/flac",
+    ".gif": "image/gif",
+    ".jpeg": "image/jpeg",
+    ".jpg": "image/jpeg",
+    ".json": "application/json",
+    ".jsonl": "application/x-ndjson",
+    ".m3u8": "application/vnd.apple.mpegurl",
+    ".m4a": "audio/mp4",
+    ".m4s": "video/iso.segment",
+    ".mkv": "video/x-matroska",
+    ".mov": "video/quicktime",
+    ".mp3": "audio/mpeg",
+    ".mp4": "video/mp4",
+    ".mpd": "application/dash+xml",
+    ".ogg": "audio/ogg",
+    ".opus": "audio/ogg",
+    ".png": "image/png",
+    ".srt": "application/x-subrip; charset=utf-8",
+    ".ts": "video/mp2t",
+    ".tsv": "text/tab-separated-values; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".vtt": "text/vtt; charset=utf-8",
+    ".wav": "audio/wav",
+    ".webm": "video/webm",
+    ".webp": "image/webp",
+}
+"""The same everywhere; a machine's own table may call a script by its name."""
+
+Name = Annotated[str, Path(max_length=1024, description="As the list of outputs has it.")]
+_IS_BYTES = {"content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}}}
+
+
+class OutputShape(BaseModel):
+    """A file that a job made."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    type: str
+    step: str
+
+
+class OutputList(BaseModel):
+    """What a job has made so far, in the order of its tasks."""
+
+    outputs: list[OutputShape]
+
+
+Outputs = Mapping[str, tuple[str, FileRef]]
+"""By name: the step that made it, and the file."""
+
+
+def outputs_router(fleet: Fleet) -> APIRouter:
+    router = APIRouter(tags=["outputs"], responses=documented(404))
+    known = _Known(fleet)
+
+    @router.get("/jobs/{key}/outputs", operation_id="listOutputs")
+    def outputs(key: JobKey) -> OutputList:
+        """List the files that a job has made so far."""
+        found = known.outputs(job_row(fleet.ledger, key))
+        return OutputList(
+            outputs=[
+                OutputShape(
+                    name=name,
+                    size_bytes=file.size_bytes,
+                    sha256=file.sha256,
+                    type=type_of(name),
+                    step=step,
+                )
+                for name, (step, file) in found.items()
+            ]
+        )
+
+    @router.get(
+        "/jobs/{key}/outputs/{name:path}",
+        operation_id="getOutput",
+        response_class=Response,
+        responses={
+            200: {"description": "The file", **_IS_BYTES},
+            206: {"description": "The ranges that were asked for", **_IS_BYTES},
+            304: {"description": "The client has it"},
+            400: {"description": "The range cannot be read", "content": {"text/plain": {}}},
+            416: {"description": "The range is beyond the end", "content": {"text/plain": {}}},
+            **documented(409),
+        },
+    )
+    @router.head("/jobs/{key}/outputs/{name:path}", include_in_schema=False)
+    def output(
+        key: JobKey, name: Name, if_none_match: Annotated[str | None, Header()] = None
+    ) -> Response:
+        """Download a file, or a range of it."""
+        row = job_row(fleet.ledger, key)
+        found = known.outputs(row).get(name)
+        if found is None:
+            raise Problem(
+                404,
+                "No such output",
+                f"job {key[:10]} has no output of that name.",
+                remedy=f"GET /api/v1/jobs/{key}/outputs lists them.",
+            )
+        _, file = found
+        headers = {
+            "etag": f'"{file.sha256}"',
+            "cache-control": "private, no-cache",
+            "content-security-policy": "sandbox; default-src 'none'",
+        }
+        if if_none_match is not None and file.sha256 in if_none_match:
+            return Response(status_code=304, headers=headers)
+        return FileResponse(
+            _local(fleet, row, file),
+            media_type=type_of(name),
+            filename=PurePosixPath(name).name,
+            headers=headers,
+        )
+
+    return router
+
+
+def type_of(name: str) -> str:
+    return _TYPES.get(PurePosixPath(name).suffix.lower(), _BINARY)
+
+
+class _Known:
+    """The outputs of jobs; those of done jobs are remembered."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._done: OrderedDict[tuple[str, int], Outputs] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def outputs(self, row: JobRow) -> Outputs:
+        if row.state is not JobState.DONE:
+            return self._read(row)
+        version = (row.job.key, row.updated_ms)
+        with self._lock:
+            if version in self._done:
+                self._done.move_to_end(version)
+                return self._done[version]
+        found = self._read(row)
+        with self._lock:
+            self._done[version] = found
+            while len(self._done) > CACHED_JOBS:
+                self._done.popitem(last=False)
+        return found
+
+    def _read(self, row: JobRow) -> Outputs:
+        found: dict[str, tuple[str, FileRef]] = {}
+        for task, output in self._fleet.ledger.receipts(row.job.key):
+            spec = row.job.step(task.step)
+            if spec.publish is None:
+                continue
+            for file in output.files:
+                if file.name != RESULT_NAME:
+                    found[published_name(row.job, spec, task.index, file)] = spec.name, file
+        return found
+
+
+def _local(fleet: Fleet, row: JobRow, file: FileRef) -> FilePath:
+    """A file of this machine with an artifact's bytes."""
+    workspace = fleet.app.workspace(place_of(row.job.source))
+    store = workspace.open_store()
+    path = store.local_path(file.key)
+    if path is None:
+        # Fetched once; the hash in its path was checked before it got this name.
+        copy = workspace.folder / "outputs" / file.sha256 / PurePosixPath(file.name).name
+        if copy.is_file():
+            return copy
+        return store.fetch(file.key, copy, size_bytes=file.size_bytes, sha256=file.sha256)
+    # Its hash is not checked here: a player that seeks would have it read whole every time.
+    stat = store.stat(file.key)
+    if stat is None or stat.size_bytes != file.size_bytes:
+        raise CorruptArtifact(
+            f"{file.name} is not what its receipt says.",
+            task_key="",
+            key=file.key,
+            remedy="Submit the job again: what is lost is made again.",
+        )
+    return path

@@ -1,0 +1,164 @@
+"""What the API answers: the documents of docs/reference/events.md, as models.
+
+Their fields are those that the command line prints, so that a program reads both alike. Within
+version 1 fields are added, never removed or given another meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from intermission.app.look import timestamp
+from intermission.app.places import place_of
+from intermission.model import Event, JobRow, JobState, TaskRow, TaskState
+
+When = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+"""UTC, as `2026-01-31T12:00:00.000Z`."""
+
+
+class JobShape(BaseModel):
+    """A job, and its tasks counted by step and state."""
+
+    job: str
+    pipeline: str
+    ref: str
+    source: str
+    params: dict[str, Any]
+    priority: int
+    state: JobState
+    reason: str | None
+    created: When
+    updated: When
+    steps: dict[str, dict[TaskState, int]]
+
+    @classmethod
+    def of(cls, row: JobRow) -> JobShape:
+        job = row.job
+        return cls(
+            job=job.key,
+            pipeline=job.pipeline,
+            ref=_text(job.ref),
+            source=_text(str(place_of(job.source))),
+            params=json.loads(job.params),
+            priority=job.priority,
+            state=row.state,
+            reason=row.reason,
+            created=timestamp(row.created_ms),
+            updated=timestamp(row.updated_ms),
+            steps={spec.name: dict(row.counts.get(spec.name, {})) for spec in job.steps},
+        )
+
+
+class TaskShape(BaseModel):
+    """A task as the ledger has it now. `id` is its number in the ledger."""
+
+    id: int
+    task: str
+    step: str
+    index: int
+    key: str
+    chunk: Any
+    state: TaskState
+    attempts: int
+    fence: int
+    worker: str | None
+    progress: float
+    reused: bool
+    error: str | None
+    message: str | None
+    started: When | None
+    ended: When | None
+    ready: When | None
+
+    @classmethod
+    def of(cls, row: TaskRow) -> TaskShape:
+        return cls(
+            id=row.id,
+            task=row.name,
+            step=row.step,
+            index=row.index,
+            key=row.key,
+            chunk=None if row.chunk is None else json.loads(row.chunk),
+            state=row.state,
+            attempts=row.attempts,
+            fence=row.fence,
+            worker=row.worker,
+            progress=row.progress,
+            reused=row.adopted,
+            error=row.error,
+            message=row.message,
+            started=_when(row.started_ms),
+            ended=_when(row.ended_ms),
+            ready=_when(row.ready_ms),
+        )
+
+
+class EventShape(BaseModel):
+    """A change in the ledger: of a task, or of a job as a whole."""
+
+    event: Literal["job", "task"]
+    seq: int
+    at: When
+    job: str
+    task: str | None
+    was: str | None
+    now: str
+    fence: int | None
+    worker: str | None
+    message: str | None
+
+    @classmethod
+    def of(cls, event: Event) -> EventShape:
+        return cls(
+            event="job" if event.task_id is None else "task",
+            seq=event.seq,
+            at=timestamp(event.at_ms),
+            job=event.job_key,
+            task=event.task,
+            was=event.was,
+            now=event.now,
+            fence=event.fence,
+            worker=event.worker,
+            message=event.message,
+        )
+
+
+class JobPage(BaseModel):
+    """Jobs, newest first. `next` is the cursor of the page after this one, or null."""
+
+    jobs: list[JobShape]
+    next: str | None
+
+
+class TaskPage(BaseModel):
+    """Tasks in the order they were added. `next` is the cursor of the page after this one."""
+
+    tasks: list[TaskShape]
+    next: str | None
+
+
+class EventPage(BaseModel):
+    """Events in order. Ask again with `after=next`; at once when there is `more` by now."""
+
+    events: list[EventShape]
+    next: int
+    more: bool
+
+
+class Retried(BaseModel):
+    """How many tasks were put back, and the job as it is now."""
+
+    put_back: int
+    job: JobShape
+
+
+def _when(at_ms: int | None) -> str | None:
+    return None if at_ms is None else timestamp(at_ms)
+
+
+def _text(name: str) -> str:
+    """A path as text: bytes of it that are no UTF-8 cannot be sent."""
+    return name.encode(errors="replace").decode()

@@ -1,0 +1,54 @@
+"""Tasks over HTTP: a job's, page by page, or one."""
+
+from __future__ import annotations
+
+from itertools import dropwhile
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from intermission.app.fleet import Fleet
+from intermission.model import TaskState
+from intermission.web.api.jobs import JobKey, job_row
+from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
+from intermission.web.api.shapes import TaskPage, TaskShape
+from intermission.web.problems import Problem, documented
+
+
+def tasks_router(fleet: Fleet) -> APIRouter:
+    router = APIRouter(tags=["tasks"], responses=documented(404))
+
+    @router.get("/jobs/{key}/tasks", operation_id="listTasks")
+    def tasks(
+        key: JobKey,
+        state: Annotated[list[TaskState], Query(max_length=10)] = [],  # noqa: B006
+        step: Annotated[str | None, Query(max_length=200)] = None,
+        cursor: Cursor = None,
+        limit: Limit = 100,
+    ) -> TaskPage:
+        """List a job's tasks in the order they were added."""
+        job = job_row(fleet.ledger, key).job
+        if step is not None and step not in {spec.name for spec in job.steps}:
+            return TaskPage(tasks=[], next=None)
+        after = int(cursor or 0)
+        rows = fleet.ledger.tasks(key, states=state, step=step)
+        shown, cursor = page(
+            dropwhile(lambda row: row.id <= after, rows), lambda row: row.id, limit
+        )
+        return TaskPage(tasks=[TaskShape.of(row) for row in shown], next=cursor)
+
+    @router.get("/jobs/{key}/tasks/{id}", operation_id="getTask")
+    def task(key: JobKey, id: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> TaskShape:
+        """Show one task by its number in the ledger."""
+        job_row(fleet.ledger, key)
+        for row in fleet.ledger.tasks(key):
+            if row.id == id:
+                return TaskShape.of(row)
+        raise Problem(
+            404,
+            "No such task",
+            f"job {key[:10]} has no task {id}.",
+            remedy="GET /api/v1/jobs/{key}/tasks lists them.",
+        )
+
+    return router

@@ -1,0 +1,126 @@
+"""The server as one ASGI application: the public API, the worker API, and what looks after them.
+
+This is where the web's parts are put together; none of them knows the others. It opens no
+ledger before it is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, FastAPI
+
+from intermission.app.fleet import Fleet
+from intermission.app.uploads import Uploads
+from intermission.ports.registry import Registry
+from intermission.web.api.admission import Admission
+from intermission.web.api.events import events_router
+from intermission.web.api.guard import admin_only, known_parameters, secret_of
+from intermission.web.api.health import health_router
+from intermission.web.api.hub import Hub
+from intermission.web.api.jobs import jobs_router
+from intermission.web.api.metrics import Metrics, metrics_router
+from intermission.web.api.outputs import outputs_router
+from intermission.web.api.repeats import Repeats
+from intermission.web.api.sources import UPLOAD_MAX_BYTES, sources_router
+from intermission.web.api.tail import Tail
+from intermission.web.api.tasks import tasks_router
+from intermission.web.api.workers import workers_router
+from intermission.web.door import Door
+from intermission.web.problems import MEDIA_TYPE, documented, install
+from intermission.web.worker_api import worker_router
+
+API = "/api/v1"
+WATCH_EVERY_S = 0.2
+COUNT_EVERY_S = 1.0
+
+
+def create_app(
+    fleet: Fleet,
+    registry: Registry | None = None,
+    *,
+    pipelines: Sequence[str] = (),
+    roots: Sequence[Path] = (),
+    upload_max_bytes: int = UPLOAD_MAX_BYTES,
+) -> FastAPI:
+    """The server over a fleet; with a registry, workers may connect through it.
+
+    `pipelines` are offered beside the installed ones; files below `roots` may be sources.
+    """
+    hub, metrics = Hub(), Metrics(fleet.app.clock)
+    tails = [
+        Tail(
+            fleet.open_ledger,
+            hub.heard,
+            every_s=WATCH_EVERY_S,
+            from_start=False,
+            on_open=hub.begin,
+        ),
+        Tail(fleet.open_ledger, metrics.heard, every_s=COUNT_EVERY_S, from_start=True),
+    ]
+
+    app = FastAPI(
+        title="Intermission",
+        version="1",
+        description="Media pipelines that survive interruption.",
+        openapi_url=f"{API}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lambda _: _running(hub, tails),
+    )
+    app.state.hub = hub
+    secret = fleet.settings.admin_secret
+    app.add_middleware(Door, is_open=not secret_of(secret), exempt=f"{API}/worker")
+    install(app)
+    uploads = Uploads(fleet.settings)
+    admission = Admission(uploads, pipelines=pipelines, roots=roots)
+    public = APIRouter(
+        prefix=API,
+        dependencies=[Depends(admin_only(secret)), Depends(known_parameters)],
+        responses=documented(401, 403, 422, 503),
+    )
+    for router in (
+        jobs_router(fleet, admission, Repeats(uploads.open())),
+        tasks_router(fleet),
+        events_router(fleet, hub),
+        sources_router(uploads, upload_max_bytes=upload_max_bytes),
+        outputs_router(fleet),
+        workers_router(fleet, registry),
+    ):
+        public.include_router(router)
+    if registry is not None:  # first, because a router is looked through from the top
+        app.include_router(worker_router(fleet, registry))
+    app.include_router(public)
+    app.include_router(health_router(fleet, tails))
+    app.include_router(metrics_router(metrics))
+    app.openapi = lambda: _described(app)
+    return app
+
+
+@asynccontextmanager
+async def _running(hub: Hub, tails: Sequence[Tail]) -> AsyncIterator[None]:
+    hub.open()
+    for tail in tails:
+        tail.start()
+    try:
+        yield
+    finally:
+        hub.close()
+        for tail in tails:
+            await to_thread.run_sync(tail.stop)
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """The API's description, in which a problem is never plain JSON."""
+    schema = FastAPI.openapi(app)
+    for item in schema["paths"].values():
+        for operation in item.values():
+            for response in operation["responses"].values():
+                content = response.get("content", {})
+                if MEDIA_TYPE in content:
+                    content.pop("application/json", None)
+    return schema

@@ -1,0 +1,117 @@
+"""Running the server: the socket, the signals, and an end that leaves nobody waiting."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from intermission.app.alerting import start_alerts
+from intermission.app.fleet import Fleet
+from intermission.app.registries import open_registry
+from intermission.app.uploads import Uploads
+from intermission.errors import EnvironmentFault, UsageError
+from intermission.settings import Settings
+from intermission.web.api.guard import secret_of
+from intermission.web.app import create_app
+from intermission.web.door import is_loopback
+
+LEDGER_NAME = "ledger.sqlite"
+_BACKLOG = 2048
+
+
+def served(settings: Settings) -> Settings:
+    """The settings of a server: where none names a ledger, it keeps one of its own."""
+    if settings.ledger is not None:
+        return settings
+    path = settings.data_dir.expanduser().resolve() / LEDGER_NAME
+    return settings.model_copy(update={"ledger": str(path)})
+
+
+def serve(
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    pipelines: Sequence[str],
+    roots: Sequence[Path],
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve until a signal; `on_ready` is told the server's address."""
+    if not is_loopback(host) and not secret_of(settings.admin_secret):
+        raise UsageError(
+            f"a server that listens on {host} can be reached from other machines, and nothing "
+            "protects it.",
+            remedy="Set admin_secret (INTERMISSION_ADMIN_SECRET), or listen on 127.0.0.1.",
+        )
+    settings = served(settings)
+    fleet = Fleet(settings)
+    fleet.open_ledger().close()  # so that a ledger which is not there is told in one sentence
+    with (
+        closing(open_registry(settings)) as registry,
+        start_alerts(fleet, Uploads(settings)),
+        _listening(host, port) as listener,
+    ):
+        app = create_app(fleet, registry, pipelines=pipelines, roots=roots)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+        )
+        _Server(config, app, lambda: on_ready(_address(listener))).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it listens, and ends by a signal without passing it on."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._hub = app.state.hub
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._on_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # A stream has no end of its own, and the server waits for every answer to end.
+        self._hub.close()
+        await super().shutdown(sockets=sockets)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as e:
+        raise EnvironmentFault(
+            f"the server cannot listen on {host}, port {port}: {(e.strerror or str(e)).lower()}.",
+            remedy="Choose another --port or --host; 0 takes any port that is free.",
+        ) from e
+    return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

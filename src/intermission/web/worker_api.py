@@ -1,0 +1,207 @@
+"""The worker API: registration, keys, heartbeats, the ledger and the files of jobs.
+
+Whoever has the admin secret registers workers and gets their keys, once each. A key opens what a
+supervisor needs. Heartbeats feed the view of the fleet; they decide no lease.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import Any
+from uuid import uuid4
+
+from anyio import to_thread
+from fastapi import APIRouter, Path
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from intermission import __version__
+from intermission.app.fleet import Fleet
+from intermission.backends.http import wire
+from intermission.backends.registry.keys import mint
+from intermission.errors import NotFound
+from intermission.ports.clock import Clock
+from intermission.ports.registry import Registry, WorkerRow
+from intermission.web.auth import Keys, check_version
+from intermission.web.calls import parse, read_body
+from intermission.web.problems import Problem, documented
+from intermission.web.worker_ledger import add_ledger, json_body
+from intermission.web.worker_store import OBJECT_MAX_BYTES, add_files
+
+API = "/api/v1"
+REGISTRATION_MAX_BYTES = 64 * 1024
+_TAGS: list[str | Enum] = ["workers"]
+_PROBLEMS = documented(400, 401, 403, 413, 422, 426, 503)
+_Id = Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")
+
+
+class KeyShape(BaseModel):
+    """A new key. It is shown here and never again."""
+
+    id: str
+    key: str
+    expires_ms: int | None
+
+
+class Welcome(BaseModel):
+    """What a heartbeat is answered with."""
+
+    id: str
+    next_s: int
+    version: str
+
+
+def worker_router(
+    fleet: Fleet, registry: Registry, *, object_max_bytes: int = OBJECT_MAX_BYTES
+) -> APIRouter:
+    """Everything a worker calls, and what makes one."""
+    clock = fleet.app.clock
+    keys = Keys(registry, fleet.settings.admin_secret, clock)
+    router = APIRouter()
+    add_ledger(router, fleet, keys)
+    add_files(router, fleet, keys, max_bytes=object_max_bytes)
+    _add_registration(router, registry, keys, clock)
+    _add_keys(router, registry, keys, clock)
+    _add_heartbeats(router, registry, keys, clock)
+    return router
+
+
+def _add_registration(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -> None:
+    @router.post(
+        f"{API}/workers",
+        tags=_TAGS,
+        operation_id="registerWorker",
+        status_code=201,
+        response_model=KeyShape,
+        responses=_PROBLEMS,
+        openapi_extra=json_body(wire.Registration),
+    )
+    async def register(request: Request) -> Response:
+        """Register a worker. The answer has its key, which is shown only once."""
+
+        def act(body: bytes) -> KeyShape:
+            asked = parse(wire.Registration, body)
+            _check_size("can", asked.can)
+            _check_size("metadata", asked.metadata)
+            check_version(asked.version)
+            now_ms = clock.now_ms()
+            key, kept = mint(expires_ms=_after(now_ms, asked.expires_s))
+            id = f"{asked.name}-{uuid4().hex[:8]}"
+            registry.register(
+                WorkerRow(
+                    id=id,
+                    name=asked.name,
+                    can=asked.can,
+                    metadata=asked.metadata,
+                    version=asked.version,
+                    registered_ms=now_ms,
+                    sealing=os.urandom(32),
+                ),
+                kept,
+            )
+            return KeyShape(id=id, key=key, expires_ms=kept.expires_ms)
+
+        keys.admin(request)
+        body = await read_body(request, REGISTRATION_MAX_BYTES)
+        return _created(await to_thread.run_sync(act, body))
+
+
+def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -> None:
+    @router.post(
+        f"{API}/workers/{{id}}/rotate",
+        tags=_TAGS,
+        operation_id="rotateWorkerKey",
+        status_code=201,
+        response_model=KeyShape,
+        responses=_PROBLEMS | documented(404),
+        openapi_extra=json_body(wire.Rotation),
+    )
+    async def rotate(request: Request, id: str = _Id) -> Response:
+        """Give a worker a new key. Those it has end after `keep_s`, at once by default."""
+
+        def act(body: bytes) -> KeyShape:
+            asked = parse(wire.Rotation, body or b"{}")
+            now_ms = clock.now_ms()
+            key, kept = mint(expires_ms=_after(now_ms, asked.expires_s))
+            if not registry.rotate(id, kept, old_until_ms=now_ms + round(asked.keep_s * 1000)):
+                raise _no_worker(id)
+            return KeyShape(id=id, key=key, expires_ms=kept.expires_ms)
+
+        keys.admin(request)
+        body = await read_body(request, REGISTRATION_MAX_BYTES)
+        return _created(await to_thread.run_sync(act, body))
+
+    @router.delete(
+        f"{API}/workers/{{id}}",
+        tags=_TAGS,
+        operation_id="revokeWorker",
+        status_code=204,
+        responses=_PROBLEMS | documented(404),
+    )
+    def revoke(request: Request, id: str = _Id) -> Response:
+        """Disable a worker, from its next call on. What it holds ends with its leases."""
+        keys.admin(request)
+        if not registry.revoke(id, at_ms=clock.now_ms()):
+            raise _no_worker(id)
+        return Response(status_code=204)
+
+
+def _add_heartbeats(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -> None:
+    @router.post(
+        f"{wire.API}/heartbeat",
+        tags=_TAGS,
+        operation_id="workerHeartbeat",
+        response_model=Welcome,
+        responses=_PROBLEMS,
+        openapi_extra=json_body(wire.Heartbeat),
+    )
+    async def heartbeat(request: Request) -> Response:
+        """A worker's sign of life, with how many of its slots are at work."""
+
+        def act(body: bytes) -> Welcome:
+            worker = keys.caller(request).worker
+            if worker is None:
+                raise Problem(
+                    403,
+                    "Not for the administrator",
+                    "a heartbeat is a worker's.",
+                    remedy="Send it with the worker's key.",
+                )
+            asked = parse(wire.Heartbeat, body)
+            check_version(asked.version)
+            registry.hear(
+                worker.id,
+                at_ms=clock.now_ms(),
+                slots=asked.slots,
+                busy=asked.busy,
+                version=asked.version,
+            )
+            return Welcome(id=worker.id, next_s=wire.HEARTBEAT_EVERY_S, version=__version__)
+
+        body = await read_body(request, REGISTRATION_MAX_BYTES)
+        answer = await to_thread.run_sync(act, body)
+        return JSONResponse(answer.model_dump())
+
+
+def _created(key: KeyShape) -> Response:
+    return JSONResponse(key.model_dump(), 201, headers={"Cache-Control": "no-store"})
+
+
+def _after(now_ms: int, seconds: float | None) -> int | None:
+    return None if seconds is None else now_ms + round(seconds * 1000)
+
+
+def _check_size(name: str, value: Any) -> None:
+    if (found := wire.size_of(value)) > wire.METADATA_MAX_BYTES:
+        raise Problem(
+            413,
+            f"Too much {name}",
+            f"{name} has {found} bytes of JSON, and at most {wire.METADATA_MAX_BYTES} are kept.",
+            remedy="Say less of the worker.",
+        )
+
+
+def _no_worker(id: str) -> NotFound:
+    return NotFound(f"there is no worker {id}.", remedy="GET /api/v1/workers lists them.")

@@ -1,0 +1,360 @@
+"""The files of a job over HTTP: its workspace's store, its outputs, its source.
+
+A key in a URL is spelled as object services spell it, without control characters, and is checked
+before anything is opened. A worker may read everything of a job and create objects, and change
+only what the engine changes: what was published, and what goes into quarantine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain, islice
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, unquote_to_bytes
+
+from anyio import to_thread
+from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from intermission.app.fleet import Fleet
+from intermission.backends.http import wire
+from intermission.backends.store.keys import TEMP_FOLDER, checked_key
+from intermission.backends.store.names import key_of
+from intermission.engine.source import SourceCheck
+from intermission.engine.workspace import Workspace
+from intermission.errors import AlreadyExists, NotFound
+from intermission.model import Job
+from intermission.ports.store import Stat, Store
+from intermission.web.auth import Caller, Keys
+from intermission.web.calls import parse, read_body
+from intermission.web.problems import Problem, documented, problem_of
+from intermission.web.transfer import received, sent
+from intermission.web.worker_ledger import SMALL_BYTES, json_body
+
+OBJECT_MAX_BYTES = 256 * 1024**3
+READ_MAX_BYTES = 64 * 1024**2
+"""Of an object in a remote store that is read whole into memory."""
+OPEN_MAX = 256
+
+Area = Annotated[Literal["store", "outputs"], Path()]
+JobKey = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+Key = Annotated[str, Path(max_length=4096)]
+
+_JOB = f"{wire.API}/jobs/{{job}}"
+_OBJECT = f"{_JOB}/{{area}}/{{key:path}}"
+_TAGS: list[str | Enum] = ["worker files"]
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_PROBLEMS = documented(400, 401, 403, 404, 409, 422, 426, 503)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A job's files, ready for use."""
+
+    job: Job
+    workspace: Workspace
+    areas: dict[str, Store]
+    check_source: SourceCheck = field(default_factory=SourceCheck)
+
+    def area(self, name: str) -> Store:
+        if name not in self.areas:
+            raise NotFound(f"job {self.job.key[:10]} has no {name}.")
+        return self.areas[name]
+
+
+class Shelf:
+    """The jobs whose files were asked for last."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._lock = threading.Lock()
+        self._opened: OrderedDict[str, Opened] = OrderedDict()
+
+    def opened(self, job_key: str) -> Opened:
+        """Raises `NotFound` for a job that the ledger does not have."""
+        with self._lock:
+            if job_key in self._opened:
+                self._opened.move_to_end(job_key)
+                return self._opened[job_key]
+        rows = [row for row in self._fleet.ledger.jobs(job_key) if row.job.key == job_key]
+        if not rows:
+            raise NotFound(f"there is no job {job_key}.", remedy="Submit it first.")
+        workspace = self._fleet.workspace(rows[0].job)
+        areas = {"store": workspace.open_store()}
+        if workspace.open_outputs is not None:
+            areas["outputs"] = workspace.open_outputs()
+        opened = Opened(rows[0].job, workspace, areas)
+        with self._lock:
+            self._opened[job_key] = opened
+            while len(self._opened) > OPEN_MAX:
+                self._opened.popitem(last=False)
+        return opened
+
+
+def add_files(
+    router: APIRouter, fleet: Fleet, keys: Keys, *, max_bytes: int = OBJECT_MAX_BYTES
+) -> None:
+    """The endpoints of the files of jobs."""
+    shelf = Shelf(fleet)
+    _add_source(router, shelf, keys)
+    _add_listing(router, shelf, keys)
+    _add_objects(router, shelf, keys)
+    _add_writes(router, shelf, keys, max_bytes)
+
+
+def _add_source(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
+    @router.get(
+        f"{_JOB}/source/{{name}}",
+        tags=_TAGS,
+        operation_id="workerGetSource",
+        response_class=Response,
+        responses={200: {"description": "The source", "content": _BINARY}}
+        | {206: {"description": "A range of it", "content": _BINARY}}
+        | _PROBLEMS
+        | documented(416),
+    )
+    def source(request: Request, job: JobKey, name: str) -> Response:
+        """The source of a job, or a range of it; the name is the one its file has."""
+        keys.caller(request)
+        opened = shelf.opened(job)
+        source = opened.job.source
+        if name != source.name:
+            raise NotFound(f"the source of job {job[:10]} has another name.")
+        opened.check_source(source)
+        fetch = opened.workspace.fetch_source
+        path = source.path if fetch is None else fetch(source)
+        return sent(request, path, {"ETag": _etag(source.fingerprint)})
+
+
+def _add_listing(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
+    @router.get(
+        f"{_JOB}/{{area}}",
+        tags=_TAGS,
+        operation_id="workerListObjects",
+        response_class=Response,
+        responses={
+            200: {"description": "One object a line", "content": {"application/x-ndjson": {}}}
+        }
+        | _PROBLEMS,
+    )
+    def listing(
+        request: Request,
+        job: JobKey,
+        area: Area,
+        prefix: Annotated[str, Query(max_length=4096)] = "",
+    ) -> Response:
+        """Every object whose key starts with a prefix, in key order, one JSON object a line."""
+        keys.caller(request)
+        lines = _lines(shelf.opened(job).area(area).list(prefix))
+        first = list(islice(lines, 1))  # so that what is wrong shows before the answer begins
+        return StreamingResponse(chain(first, lines), media_type="application/x-ndjson")
+
+    @router.post(
+        f"{_JOB}/{{area}}",
+        tags=_TAGS,
+        operation_id="workerMoveObject",
+        status_code=204,
+        responses=_PROBLEMS | documented(412, 413),
+        openapi_extra=json_body(wire.Move),
+    )
+    async def move(request: Request, job: JobKey, area: Area) -> Response:
+        """Rename an object. A repeat finds it moved."""
+
+        def act(body: bytes) -> None:
+            caller = keys.caller(request)
+            asked = parse(wire.Move, body)
+            key, to = checked_key(asked.key), checked_key(asked.to)
+            _require(caller, to.startswith("quarantine/"), f"move an object to {to}")
+            store = shelf.opened(job).area(area)
+            with _conditions(asked.if_version):
+                store.move(key, to, if_version=asked.if_version)
+
+        body = await read_body(request, SMALL_BYTES)
+        await to_thread.run_sync(act, body)
+        return Response(status_code=204)
+
+
+def _add_objects(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
+    @router.get(
+        _OBJECT,
+        tags=_TAGS,
+        operation_id="workerGetObject",
+        response_class=Response,
+        responses={200: {"description": "The object", "content": _BINARY}}
+        | {206: {"description": "A range of it", "content": _BINARY}}
+        | _PROBLEMS
+        | documented(413, 416),
+    )
+    def get(
+        request: Request,
+        job: JobKey,
+        area: Area,
+        key: Key,
+        sha256: Annotated[str | None, Query(pattern=r"^[0-9a-f]{64}$")] = None,
+        size_bytes: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    ) -> Response:
+        """An object, or a range of it. One in a bucket that is large needs its hash and size."""
+        keys.caller(request)
+        name = _key(request, key)
+        opened = shelf.opened(job)
+        store = opened.area(area)
+        stat = store.stat(name)
+        if stat is None:
+            raise NotFound(f"there is no object {name} in {area}.")
+        path = store.local_path(name)
+        if path is not None:
+            return sent(request, path, _headers(stat))
+        if sha256 is None or size_bytes is None:
+            return _read_whole(store, stat)
+        copy = opened.workspace.folder / TEMP_FOLDER / f"sent-{os.urandom(8).hex()}"
+        try:
+            store.fetch(name, copy, size_bytes=size_bytes, sha256=sha256)
+            return sent(request, copy, _headers(stat))
+        finally:
+            copy.unlink(missing_ok=True)
+
+    @router.head(_OBJECT, include_in_schema=False)
+    def head(request: Request, job: JobKey, area: Area, key: Key) -> Response:
+        keys.caller(request)
+        stat = shelf.opened(job).area(area).stat(_key(request, key))
+        if stat is None:
+            return Response(status_code=404, headers={wire.MISSING_HEADER: "object"})
+        return Response(headers=_headers(stat) | {"Content-Length": str(stat.size_bytes)})
+
+
+def _add_writes(router: APIRouter, shelf: Shelf, keys: Keys, max_bytes: int) -> None:
+    @router.put(
+        _OBJECT,
+        tags=_TAGS,
+        operation_id="workerPutObject",
+        status_code=201,
+        response_class=Response,
+        responses=_PROBLEMS | documented(411, 412, 413),
+        openapi_extra={"requestBody": {"required": True, "content": _BINARY}},
+    )
+    async def put(request: Request, job: JobKey, area: Area, key: Key) -> Response:
+        """Write an object. `If-None-Match: *` creates it, `If-Match` insists on a version."""
+        if_version = _if_match(request)
+        is_new = request.headers.get("if-none-match") == "*"
+
+        def enter() -> tuple[str, Opened, Store]:
+            caller = keys.caller(request)
+            name = _key(request, key)
+            may = is_new or area == "outputs" or name.startswith("published/")
+            _require(caller, may, f"replace {name}")
+            opened = shelf.opened(job)
+            return name, opened, opened.area(area)
+
+        name, opened, store = await to_thread.run_sync(enter)
+
+        def write(body: Any) -> Stat:
+            if is_new:
+                return store.create(name, body)
+            with _conditions(if_version):
+                return store.replace(name, body, if_version=if_version)
+
+        # A local store sweeps this folder of its own: nothing of a killed server stays for long.
+        spool = opened.workspace.folder / TEMP_FOLDER
+        async with received(request, spool, max_bytes) as body:
+            stat = await to_thread.run_sync(write, body)
+        content = wire.stats.dump_json(stat)
+        return Response(content, 201, _headers(stat), media_type="application/json")
+
+    @router.delete(
+        _OBJECT,
+        tags=_TAGS,
+        operation_id="workerDeleteObject",
+        status_code=204,
+        responses=_PROBLEMS,
+    )
+    def delete(request: Request, job: JobKey, area: Area, key: Key) -> Response:
+        """Remove an object; one that is not there is no error."""
+        caller = keys.caller(request)
+        name = _key(request, key)
+        _require(caller, name.startswith("self-test/"), f"remove {name}")
+        shelf.opened(job).area(area).delete(name)
+        return Response(status_code=204)
+
+
+def _key(request: Request, text: str) -> str:
+    """The key that a URL spells. Raises what is answered with 4xx for what is none.
+
+    The whole path is looked at, since a router may leave a line feed at its end out of `text`.
+    """
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    try:
+        is_clean = not _CONTROL.search(unquote_to_bytes(raw).decode())
+    except UnicodeDecodeError:
+        is_clean = False
+    if is_clean:
+        return checked_key(key_of(text))
+    raise Problem(
+        400,
+        "The name is no key",
+        "a key in a URL is UTF-8 and holds no control character.",
+        remedy="Write a control character as %0A, and percent-encode that for the URL.",
+    )
+
+
+def _require(caller: Caller, may: bool, doing: str) -> None:
+    if caller.worker is not None and not may:
+        raise Problem(
+            403,
+            "Not for workers",
+            f"a worker may not {doing[:200]}.",
+            remedy="Workers create objects, and leave those that are there.",
+        )
+
+
+@contextmanager
+def _conditions(if_version: str | None) -> Generator[None, None, None]:
+    """A condition on a version that fails is 412, so that it is told from a name that is taken."""
+    try:
+        yield
+    except AlreadyExists as e:
+        if if_version is None:
+            raise
+        problem = problem_of(e)
+        problem.status = 412
+        raise problem from e
+
+
+def _if_match(request: Request) -> str | None:
+    given = request.headers.get("if-match")
+    if given is None:
+        return None
+    return unquote_to_bytes(given.strip().strip('"')).decode(errors="replace")
+
+
+def _etag(version: str) -> str:
+    return f'"{quote(version, safe=":")}"'
+
+
+def _headers(stat: Stat) -> dict[str, str]:
+    return {"ETag": _etag(stat.version), wire.MODIFIED_HEADER: str(stat.modified_ms)}
+
+
+def _read_whole(store: Store, stat: Stat) -> Response:
+    if stat.size_bytes > READ_MAX_BYTES:
+        raise Problem(
+            413,
+            "The object is too large",
+            f"it has {stat.size_bytes} bytes, and at most {READ_MAX_BYTES} are read at once.",
+            remedy="Ask for it with its sha256 and size_bytes.",
+        )
+    body = store.read(stat.key)
+    return Response(body, headers=_headers(stat), media_type="application/octet-stream")
+
+
+def _lines(found: Iterator[Stat]) -> Iterator[bytes]:
+    for stat in found:
+        yield wire.stats.dump_json(stat) + b"\n"

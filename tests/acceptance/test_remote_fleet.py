@@ -1,0 +1,128 @@
+"""A server, and workers and commands that reach nothing but it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from command_line import PIPELINES, Cli, in_sentence, until
+
+SECRET = "an-admin-secret-for-tests"
+HOME = {"INTERMISSION_SERVER": "", "INTERMISSION_SERVER_KEY": ""}
+
+
+@pytest.fixture
+def server(cli: Cli) -> Iterator[str]:
+    """Its address. Commands of `cli` talk to it from here on."""
+    cli.env |= {"INTERMISSION_ADMIN_SECRET": SECRET, "INTERMISSION_LEASE_TTL_S": "4"}
+    cli.env |= {"INTERMISSION_RENEW_EVERY_S": "1", "INTERMISSION_CACHE_DIR": "cache"}
+    process, address = serve(cli)
+    cli.env["INTERMISSION_SERVER"] = address
+    yield address
+    process.kill()
+
+
+def serve(cli: Cli, port: int = 0) -> tuple[subprocess.Popen[str], str]:
+    process = cli.start(
+        "serve", "--port", port, "--pipeline", f"{PIPELINES}:letters", "--pipeline",
+        f"{PIPELINES}:gated", env=HOME,
+    )  # fmt: skip
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "listening on" in line, line
+    return process, line.split()[-1]
+
+
+def registered(cli: Cli, name: str = "distant") -> dict[str, str]:
+    """The environment of a worker that has a key, and no secret."""
+    key = cli("register", name).out.strip()
+    assert key.startswith("imw_")
+    folder = cli.folder / name
+    folder.mkdir()
+    env = {"INTERMISSION_SERVER_KEY": key, "INTERMISSION_ADMIN_SECRET": ""}
+    return env | {"INTERMISSION_CACHE_DIR": str(folder / "cache")}
+
+
+def states(cli: Cli) -> set[str]:
+    return {job["state"] for job in cli("ls", "--json").json["jobs"]}
+
+
+def stop(cli: Cli, worker: subprocess.Popen[str]) -> None:
+    worker.send_signal(signal.SIGTERM)
+    ended = cli.end(worker)
+    assert ended.code == 0, ended.err
+
+
+def test_a_file_goes_in_and_a_distant_worker_does_the_work(cli: Cli, server: str) -> None:
+    source = cli.source("talk.txt", "abcdef")
+    (key,) = cli("submit", f"{PIPELINES}:letters", source).out.split()
+    assert cli("submit", f"{PIPELINES}:letters", source).out.split() == [key]
+    worker = cli.start("worker", env=registered(cli))
+    until(lambda: states(cli) == {"done"})
+    stop(cli, worker)
+    calls = cli.calls()
+    assert calls["pieces"] == calls["whole"] == calls["shout 0"] == 1
+    (made,) = (cli.folder / "intermission-data").rglob("shouted/**/whole.txt")
+    assert made.read_text() == "AB!CD!EF!"
+    assert cli("status", key[:8]).out.splitlines()[1] == "done"
+    assert "ran because it never ran before" in cli("why", key[:8], "whole").out
+
+
+def test_a_killed_distant_workers_tasks_run_elsewhere(cli: Cli, server: str) -> None:
+    cli("submit", f"{PIPELINES}:gated", cli.source())
+    env = registered(cli)
+    first = cli.start("worker", env=env, start_new_session=True)
+    cli.wait_for_call("waiting", times=2)
+    os.killpg(first.pid, signal.SIGKILL)
+    second = cli.start("worker", env=env)
+    cli.wait_for_call("waiting", times=4)
+    cli.open_gate()
+    until(lambda: states(cli) == {"done"})
+    stop(cli, second)
+    assert cli.calls()["gather"] == 1
+
+
+def test_a_stopped_distant_worker_is_fenced(cli: Cli, server: str) -> None:
+    cli("submit", f"{PIPELINES}:gated", cli.source())
+    first = cli.start("worker", env=registered(cli, "one"), start_new_session=True)
+    cli.wait_for_call("waiting", times=2)
+    os.killpg(first.pid, signal.SIGSTOP)
+    try:
+        second = cli.start("worker", env=registered(cli, "two"))
+        cli.wait_for_call("waiting", times=4)
+        cli.open_gate()
+        until(lambda: states(cli) == {"done"})
+    finally:
+        os.killpg(first.pid, signal.SIGCONT)
+    stop(cli, first)
+    stop(cli, second)
+    assert cli.calls()["gather"] == 1
+
+
+def test_a_server_that_is_restarted_disturbs_nothing(cli: Cli) -> None:
+    cli.env |= {"INTERMISSION_ADMIN_SECRET": SECRET, "INTERMISSION_CACHE_DIR": "cache"}
+    process, address = serve(cli)
+    cli.env["INTERMISSION_SERVER"] = address
+    cli("submit", f"{PIPELINES}:gated", cli.source())
+    worker = cli.start("worker", env=registered(cli))
+    cli.wait_for_call("waiting", times=2)
+    process.kill()
+    process.wait()
+    cli.open_gate()
+    again, _ = serve(cli, int(address.rpartition(":")[2]))
+    until(lambda: states(cli) == {"done"})
+    stop(cli, worker)
+    again.kill()
+    calls = cli.calls()
+    assert (calls["held 0"], calls["held 2"], calls["gather"]) == (1, 1, 1)
+
+
+def test_without_a_key_nothing_is_given(cli: Cli, server: str) -> None:
+    nobody = {"INTERMISSION_ADMIN_SECRET": "", "INTERMISSION_SERVER_KEY": ""}
+    in_sentence(cli("ls", env=nobody, code=4).err, "refused", "key")
+    wrong = {"INTERMISSION_ADMIN_SECRET": "something else"}
+    in_sentence(cli("register", "x", env=wrong, code=4).err, "refused")
+    in_sentence(cli("register", "x", env=nobody, code=2).err, "admin secret")

@@ -1,0 +1,43 @@
+"""The ledger contract, through a real server and back."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from intermission.backends.http.ledger import HttpLedger
+from intermission.testing.clock import FakeClock
+from intermission.testing.ledger import LedgerContract
+from servers.worker_api import ADMIN, Bench, served_in
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Bench]]:
+    with served_in(tmp_path_factory.mktemp("served")) as served:
+        yield served.url, served.bench
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+class TestHttpLedger(LedgerContract):
+    @pytest.fixture
+    def open_ledger(
+        self, served: tuple[str, Bench], tmp_path: Path, clock: FakeClock
+    ) -> Callable[[], HttpLedger]:
+        url, bench = served
+        bench.use(tmp_path, clock)
+        return lambda: HttpLedger(url, ADMIN)
+
+
+def test_a_ledger_can_be_sent_to_another_process(served: tuple[str, Bench], tmp_path: Path) -> None:
+    url, bench = served
+    bench.use(tmp_path, FakeClock())
+    sent = pickle.loads(pickle.dumps(HttpLedger(url, ADMIN)))
+    assert sent.jobs() == []
+    assert ADMIN not in repr(sent)

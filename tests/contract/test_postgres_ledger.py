@@ -1,0 +1,398 @@
+"""The PostgreSQL ledger against the one contract, and what it promises beyond it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from intermission.backends.ledger.postgres import PostgresLedger
+from intermission.backends.ledger.postgres.connection import close_pools, pool_of
+from intermission.errors import LedgerError, LedgerTooNew
+from intermission.model import (
+    JOB_TRANSITIONS,
+    TRANSITIONS,
+    Beat,
+    Completion,
+    JobState,
+    Limit,
+    TaskState,
+)
+from intermission.testing.clock import FakeClock
+from intermission.testing.jobs import (
+    chunks,
+    completion,
+    fan_job,
+    job,
+    line_job,
+    mapped,
+    plan,
+    reduce,
+    submit,
+)
+from intermission.testing.ledger import LedgerContract
+from intermission.testing.ledger.history import check_history
+from servers.postgres import Databases, PostgresServer
+
+TTL_S = 60.0
+FAN_INS = int(os.environ.get("INTERMISSION_TEST_FAN_INS", "200"))
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+class TestPostgresLedger(LedgerContract):
+    @pytest.fixture
+    def open_ledger(self, postgres: Databases, clock: FakeClock) -> Callable[[], PostgresLedger]:
+        url = postgres.emptied()
+        return lambda: PostgresLedger(url, clock=clock)
+
+
+@pytest.fixture
+def url(postgres: Databases) -> str:
+    return postgres.emptied()
+
+
+@pytest.fixture
+def ledger(url: str) -> PostgresLedger:
+    return PostgresLedger(url)
+
+
+@contextmanager
+def direct(url: str) -> Iterator[psycopg.Connection]:
+    """A connection of somebody else's, in a transaction that is rolled back."""
+    connection = psycopg.connect(url)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def planned(ledger: PostgresLedger, key: str, count: int) -> tuple[str, list[tuple[int, int]]]:
+    """A job whose chunks are all leased, as (task, fence)."""
+    made = submit(ledger, fan_job(key=key))
+    (plan,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S, jobs=[key])
+    ledger.complete([completion(ledger, made, plan, chunks(count))])
+    leases = ledger.claim("w1", count, lease_ttl_s=TTL_S, jobs=[key])
+    return made.key, [(lease.task_id, lease.fence) for lease in leases]
+
+
+def test_the_last_two_inputs_end_at_the_same_instant_every_time(url: str) -> None:
+    ledger = PostgresLedger(url)
+    many = range(FAN_INS)
+    made = job(
+        plan("cut"),
+        *(mapped(f"hear{n}", "cut") for n in many),
+        *(reduce(f"join{n}", f"hear{n}") for n in many),
+    )
+    submit(ledger, made)
+    (cut,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S)
+    ledger.complete([completion(ledger, made, cut, chunks(2))])
+    inputs = {
+        (lease.step, lease.index): (lease.task_id, lease.fence)
+        for lease in ledger.claim("w1", 2 * FAN_INS, lease_ttl_s=TTL_S)
+    }
+    gate = threading.Barrier(2)
+
+    def end(which: int) -> list[bool]:
+        own = PostgresLedger(url)
+        answers: list[bool] = []
+        for n in many:
+            gate.wait(DEADLINE_S)
+            answers += own.complete([Completion(*inputs[f"hear{n}", which], "1")])
+        return answers
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(end, (0, 1)))
+    assert answers == [[True] * FAN_INS] * 2
+    joins = {row.id for row in ledger.tasks(made.key) if row.step.startswith("join")}
+    fired = [e.task_id for e in ledger.events(limit=100_000) if e.task_id in joins]
+    assert sorted(id for id in fired if id is not None) == sorted(joins), "each fired once"
+    check_history(ledger)
+
+
+def test_a_reader_of_events_passes_none_by_that_is_not_committed_yet(
+    url: str, ledger: PostgresLedger
+) -> None:
+    _, leases = planned(ledger, "job", 2)
+    (seen,) = ledger.events(limit=100)[-1:]
+    with direct(url) as slow:
+        sql = "UPDATE intermission.tasks SET state = 'running' WHERE id = %s"
+        slow.execute(sql, (leases[0][0],))
+        assert ledger.complete([Completion(*leases[1], "1")]) == [True]
+        assert ledger.events(seen.seq) == [], "the one before it may still come"
+        slow.commit()
+    assert [(e.task_id, e.now) for e in ledger.events(seen.seq)] == [
+        (leases[0][0], "running"),
+        (leases[1][0], "done"),
+    ]
+
+
+def test_events_of_a_change_that_was_undone_are_not_waited_for(
+    url: str, ledger: PostgresLedger
+) -> None:
+    _, leases = planned(ledger, "job", 2)
+    (seen,) = ledger.events(limit=100)[-1:]
+    with direct(url) as slow:
+        sql = "UPDATE intermission.tasks SET state = 'running' WHERE id = %s"
+        slow.execute(sql, (leases[0][0],))
+        ledger.complete([Completion(*leases[1], "1")])
+        slow.rollback()
+    assert [e.now for e in ledger.events(seen.seq)] == ["done"]
+
+
+def test_the_database_knows_the_transitions_of_the_model(url: str) -> None:
+    sql = "INSERT INTO intermission.events (at_ms, job_id, task_id, was, now) VALUES (0,1,%s,%s,%s)"
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def legal(task: int | None, was: str | None, now: str) -> bool:
+            try:
+                connection.execute(sql, (task, was, now))
+            except psycopg.errors.CheckViolation:
+                return False
+            return True
+
+        for was in TaskState:
+            assert {now for now in TaskState if legal(1, was, now)} == TRANSITIONS[was]
+        for was in JobState:
+            assert {now for now in JobState if legal(None, was, now)} == JOB_TRANSITIONS[was]
+        assert [now for now in JobState if legal(None, None, now)] == [JobState.PENDING]
+
+
+def test_an_illegal_change_is_refused_whoever_makes_it(url: str, ledger: PostgresLedger) -> None:
+    submit(ledger, line_job())
+    with direct(url) as connection, pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute("UPDATE intermission.tasks SET state = 'done' WHERE state = 'blocked'")
+
+
+def test_work_rings_the_bell_once_for_each_transaction(url: str, ledger: PostgresLedger) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("LISTEN intermission")
+
+        def rings() -> int:
+            connection.execute("NOTIFY intermission, 'end'")  # they come in order
+            told = connection.notifies(timeout=DEADLINE_S)
+            heard = list(iter(lambda: next(told).payload, "end"))
+            told.close()
+            return len(heard)
+
+        made = submit(ledger, fan_job())
+        assert rings() == 1
+        (plan,) = ledger.claim("w1", 5, lease_ttl_s=TTL_S)
+        assert rings() == 0
+        ledger.complete([completion(ledger, made, plan, chunks(300))])
+        assert rings() == 1
+        leases = ledger.claim("w1", 300, lease_ttl_s=TTL_S)
+        ledger.renew("w1", [Beat(one.task_id, one.fence) for one in leases], lease_ttl_s=TTL_S)
+        ledger.complete([Completion(one.task_id, one.fence, "1") for one in leases[2:]])
+        assert rings() == 0
+        ledger.release([(one.task_id, one.fence) for one in leases[:2]], reason="drain")
+        assert rings() == 1
+
+
+def test_renewals_leave_nothing_for_a_vacuum(url: str, ledger: PostgresLedger) -> None:
+    _, leases = planned(ledger, "job", 50)
+    beats = [Beat(*lease) for lease in leases]
+    ledger.renew("w1", beats, lease_ttl_s=TTL_S)  # which makes them running
+    sql = (
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables "
+        "WHERE schemaname = 'intermission' AND relname = 'tasks'"
+    )
+    with direct(url) as connection:
+        connection.execute(
+            "UPDATE intermission.tasks SET lease_s = 1, progress = 0.5, worker = 'w'"
+        )
+        row = connection.execute(sql).fetchone()
+    assert row is not None
+    updated, hot = row
+    assert updated == 52
+    assert hot > 0.9 * updated
+
+
+def test_nothing_of_a_session_is_used(url: str, ledger: PostgresLedger) -> None:
+    """A pooler may give every transaction another connection, and this one to somebody else."""
+    _, leases = planned(ledger, "job", 2)
+    ledger.complete([Completion(*leases[0], "1")])
+    with pool_of(url).connection() as connection:
+        settings = [
+            connection.execute(f"SHOW {name}".encode()).fetchone()
+            for name in ("lock_timeout", "idle_in_transaction_session_timeout", "search_path")
+        ]
+        assert settings == [("0",), ("0",), ('"$user", public',)]
+        assert connection.execute("SELECT * FROM pg_prepared_statements").fetchall() == []
+        locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"
+        assert connection.execute(locks).fetchall() == []
+
+
+def test_an_idle_claim_writes_nothing(url: str, ledger: PostgresLedger) -> None:
+    sql = "SELECT token, at_s FROM intermission.changes"
+    with psycopg.connect(url, autocommit=True) as connection:
+        submit(ledger, line_job())
+        ledger.claim("w1", 5, lease_ttl_s=TTL_S)
+        before = connection.execute(sql).fetchall()
+        assert len(before) == 1, "the last change of this ledger alone"
+        assert ledger.claim("w1", 5, lease_ttl_s=TTL_S) == []
+        assert ledger.rescue() == 0
+        assert connection.execute(sql).fetchall() == before
+
+
+def test_a_fork_never_uses_its_parents_connections(url: str, ledger: PostgresLedger) -> None:
+    submit(ledger, line_job())
+    read, write = os.pipe()
+    with pool_of(url).connection() as connection:
+        parent = connection.info.backend_pid
+        pid = os.fork()
+        if pid == 0:
+            try:
+                shown = PostgresLedger(url).jobs()
+                with pool_of(url).connection() as own:
+                    os.write(write, b"%d %d" % (own.info.backend_pid, len(shown)))
+            finally:
+                os._exit(0)
+        os.close(write)
+        os.waitpid(pid, 0)
+        with os.fdopen(read) as told:
+            child, shown = map(int, told.read().split())
+        assert (child != parent, shown) == (True, 1)
+        assert connection.execute("SELECT pg_backend_pid()").fetchone() == (parent,)
+    assert [row.job.key for row in ledger.jobs()] == ["job"]
+
+
+def test_an_empty_database_becomes_a_ledger_once(postgres: Databases) -> None:
+    url = postgres.empty()
+    gate = threading.Barrier(4)
+
+    def open_at_once(_: int) -> int:
+        gate.wait(DEADLINE_S)
+        return len(PostgresLedger(url).jobs())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(open_at_once, range(4))) == [0] * 4
+    close_pools()
+
+
+def test_a_newer_schema_is_refused(postgres: Databases) -> None:
+    url = postgres.fresh()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("INSERT INTO intermission.migrations (version) VALUES (9999)")
+    with pytest.raises(LedgerTooNew, match=r"schema 9999.*knows up to.*upgrade"):
+        PostgresLedger(url)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ({"dbname": "nothing"}, 'database "nothing" does not exist'),
+        ({"user": "joe", "password": "secret"}, "password authentication failed"),
+        ({"port": "1"}, "cannot be reached"),
+        ({"host": "no-such-host.invalid", "hostaddr": None}, "is not known"),
+    ],
+)
+def test_a_wrong_address_is_told_at_once(
+    part: dict[str, str], says: str, postgres: Databases, url: str
+) -> None:
+    _require_password(url)
+    wrong = make_conninfo(**{**conninfo_to_dict(url), **part})
+    with pytest.raises(LedgerError, match=says) as caught:
+        PostgresLedger(wrong)
+    assert caught.value.remedy
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def _require_password(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = 'joe'").fetchall():
+            connection.execute("CREATE ROLE joe LOGIN PASSWORD 'other'")
+
+
+@pytest.mark.parametrize("wrong", ["postgresql://%zz", "nonsense"])
+def test_what_is_no_address_is_told_at_once(wrong: str) -> None:
+    with pytest.raises(LedgerError, match="not the address of a database"):
+        PostgresLedger(wrong)
+
+
+def test_a_server_that_stays_away_is_an_error(
+    postgres_server: Callable[..., PostgresServer],
+) -> None:
+    server = postgres_server()
+    ledger = PostgresLedger(server.url, patience_s=0.5)
+    submit(ledger, line_job())
+    server.stop()
+    for call in (ledger.jobs, lambda: ledger.claim("w1", 1, lease_ttl_s=TTL_S), ledger.workers):
+        with pytest.raises(LedgerError, match=r"cannot be reached.*refused"):
+            call()
+    with pytest.raises(LedgerError, match="cannot be reached"):
+        ledger.release([(1, 1)], reason="drain")
+    server.start()
+    assert [lease.step for lease in ledger.claim("w1", 1, lease_ttl_s=TTL_S)] == ["fetch"]
+
+
+def test_words_the_database_cannot_keep_are_replaced(ledger: PostgresLedger) -> None:
+    from intermission.model import Failure
+
+    made = submit(ledger, line_job())
+    (lease,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S)
+    ledger.fail([Failure(lease.task_id, lease.fence, "E", "a\0b \udcff c", True)])
+    (row,) = ledger.tasks(made.key, step="fetch")
+    assert row.message == "a\ufffdb ? c"
+
+
+def test_long_lists_come_in_pages(ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intermission.backends.ledger.postgres.reads.PAGE", 7)
+    made = submit(ledger, fan_job())
+    (plan,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S)
+    ledger.complete([completion(ledger, made, plan, chunks(30))])
+    leases = ledger.claim("w1", 30, lease_ttl_s=TTL_S)
+    ledger.complete([completion(ledger, made, lease, files=1) for lease in leases[3:]])
+    assert [row.index for row in ledger.tasks(made.key, step="hear")] == list(range(30))
+    assert len(list(ledger.tasks(made.key))) == 32
+    held = ledger.tasks(made.key, states=[TaskState.LEASED])
+    assert [row.index for row in held] == [0, 1, 2]
+    assert [row.index for row, _ in ledger.receipts(made.key)] == list(range(3, 30))
+
+
+def test_counts_are_folded_and_stay_right(
+    url: str, ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intermission.backends.ledger.postgres.ledger._UNFOLDED_MAX", 3)
+    _, leases = planned(ledger, "job", 5)
+    for lease in leases[:3]:
+        ledger.complete([Completion(*lease, "1")])
+    before = ledger.jobs()
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def rows() -> int:
+            found = connection.execute("SELECT count(*) FROM intermission.counts").fetchone()
+            assert found is not None
+            return found[0]
+
+        many = rows()
+        assert ledger.rescue() == 0
+        assert rows() == 4 < many, "one each for cut, hear leased, hear done, join"
+    assert ledger.jobs() == before
+
+
+def test_a_named_limit_holds_against_a_race(url: str, ledger: PostgresLedger) -> None:
+    made = submit(ledger, fan_job())
+    (cut,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S)
+    ledger.complete([completion(ledger, made, cut, chunks(40))])
+    ledger.limit(Limit("pipeline:pipeline", running=5, per_minute=600))
+    gate = threading.Barrier(6)
+
+    def take(_: int) -> int:
+        own = PostgresLedger(url)
+        gate.wait(DEADLINE_S)
+        return len(own.claim("w1", 3, lease_ttl_s=TTL_S))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(take, range(6))) == 5

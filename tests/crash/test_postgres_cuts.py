@@ -1,0 +1,167 @@
+"""A connection lost at every statement of a change, before it or with its answer on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from intermission.backends.ledger.postgres import PostgresLedger
+from intermission.backends.ledger.postgres.connection import close_pools
+from intermission.model import Beat, Completion, Failure, Job, JobState, Lease, TaskState
+from intermission.testing.jobs import (
+    chunks,
+    completion,
+    fan_job,
+    line_job,
+    states_of,
+    submit,
+    tasks_of,
+)
+from intermission.testing.ledger.history import check_history
+from servers.postgres import Databases
+from servers.postgres_proxy import Cut, PostgresProxy
+
+TTL_S = 60.0
+STATEMENTS_MAX = 30
+
+
+@pytest.fixture(scope="module")
+def proxy(postgres: Databases) -> Iterator[PostgresProxy]:
+    with PostgresProxy(postgres.emptied()).running() as proxy:
+        yield proxy
+        close_pools()
+
+
+class Bench:
+    """A ledger behind the proxy, one that goes past it, and a fresh job for every try."""
+
+    def __init__(self, proxy: PostgresProxy, straight: PostgresLedger) -> None:
+        self.proxy = proxy
+        self.straight = straight
+        self.ledger = PostgresLedger(proxy.url)
+        self.turn = 0
+
+    def job(self, make: Callable[..., Job] = fan_job) -> Job:
+        self.turn += 1
+        return submit(self.straight, make(key=f"job{self.turn}"))
+
+    def leases(self, count: int = 2) -> tuple[Job, list[Lease]]:
+        """A job whose chunks are all leased."""
+        made = self.job()
+        (plan,) = self.claim(made)
+        self.straight.complete([completion(self.straight, made, plan, chunks(count))])
+        return made, self.claim(made)
+
+    def claim(self, made: Job) -> list[Lease]:
+        return self.straight.claim("w1", 10, lease_ttl_s=TTL_S, jobs=[made.key])
+
+    def ends(self, made: Job) -> list[str]:
+        """What became of a job's tasks, one word per event."""
+        ids = {row.id for row in self.straight.tasks(made.key)}
+        events = self.straight.events(limit=100_000)
+        return sorted(event.now for event in events if event.task_id in ids)
+
+
+def claiming(bench: Bench) -> tuple[Any, ...]:
+    made = bench.job(line_job)
+    leases = bench.ledger.claim("w1", 5, lease_ttl_s=TTL_S, jobs=[made.key])
+    held = [row.id for row in bench.straight.tasks(made.key, states=[TaskState.LEASED])]
+    return [lease.task_id for lease in leases] == held, bench.ends(made)
+
+
+def completing_a_plan(bench: Bench) -> tuple[Any, ...]:
+    made = bench.job()
+    (plan,) = bench.claim(made)
+    done = completion(bench.straight, made, plan, chunks(3))
+    done = replace(done, tasks=iter(list(done.tasks)))  # which come only once
+    answer = bench.ledger.complete([done])
+    return answer, bench.ends(made), states_of(bench.straight, made)
+
+
+def completing_the_last_inputs(bench: Bench) -> tuple[Any, ...]:
+    made, leases = bench.leases()
+    answer = bench.ledger.complete(
+        [Completion(lease.task_id, lease.fence, "1") for lease in leases]
+    )
+    return answer, bench.ends(made), states_of(bench.straight, made)
+
+
+def failing(bench: Bench) -> tuple[Any, ...]:
+    made, (one, other) = bench.leases()
+    answer = bench.ledger.fail(
+        [
+            Failure(one.task_id, one.fence, "Broken", "it broke", delay_s=5),
+            Failure(other.task_id, other.fence, "Broken", "it broke", permanent=True),
+        ]
+    )
+    return answer, bench.ends(made), states_of(bench.straight, made)
+
+
+def renewing(bench: Bench) -> tuple[Any, ...]:
+    made, leases = bench.leases()
+    beats = [Beat(lease.task_id, lease.fence, 0.5) for lease in leases]
+    answer = bench.ledger.renew("w1", beats, lease_ttl_s=TTL_S)
+    return answer, bench.ends(made), states_of(bench.straight, made)
+
+
+def releasing(bench: Bench) -> tuple[Any, ...]:
+    made, leases = bench.leases()
+    given = [(lease.task_id, lease.fence) for lease in leases]
+    answer = bench.ledger.release(given, reason="drain")
+    return answer, bench.ends(made), [row.attempts for row in bench.straight.tasks(made.key)]
+
+
+def submitting(bench: Bench) -> tuple[Any, ...]:
+    bench.turn += 1
+    made = fan_job(key=f"job{bench.turn}")
+    answer = bench.ledger.submit(made, iter(tasks_of(made, {})))
+    return answer, states_of(bench.straight, made)
+
+
+def cancelling_and_retrying(bench: Bench) -> tuple[Any, ...]:
+    made, _ = bench.leases()
+    answers = (
+        bench.ledger.cancel(made.key, reason="no"),
+        bench.ledger.retry(made.key),
+        bench.ledger.mark(made.key, JobState.DRAINING),
+    )
+    return answers, states_of(bench.straight, made)
+
+
+def forgetting(bench: Bench) -> tuple[Any, ...]:
+    made = bench.job()
+    return bench.ledger.forget(made.key), bench.straight.jobs(made.key)
+
+
+WORK = [
+    claiming,
+    completing_a_plan,
+    completing_the_last_inputs,
+    failing,
+    renewing,
+    releasing,
+    submitting,
+    cancelling_and_retrying,
+    forgetting,
+]
+
+
+@pytest.mark.parametrize("cut", Cut)
+@pytest.mark.parametrize("work", WORK)
+def test_a_cut_line_changes_no_answer_and_nothing_twice(
+    work: Callable[[Bench], tuple[Any, ...]], cut: Cut, postgres: Databases, proxy: PostgresProxy
+) -> None:
+    bench = Bench(proxy, PostgresLedger(postgres.emptied()))
+    bench.proxy.arm()
+    expected = work(bench)
+    statements = proxy.statements
+    assert 1 < statements < STATEMENTS_MAX
+    for nth in range(statements):
+        bench.proxy.arm(nth, cut)
+        assert work(bench) == expected, f"statement {nth} of {statements}: {cut.value}"
+        assert proxy.cuts == 1
+    bench.proxy.arm()
+    check_history(bench.straight)

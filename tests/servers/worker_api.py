@@ -1,0 +1,153 @@
+"""A real server on loopback with the worker API alone, over a SQLite ledger and local stores."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from intermission import __version__
+from intermission.app.fleet import Fleet
+from intermission.backends.http.ledger import HttpLedger
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.registry.sqlite import SqliteRegistry
+from intermission.backends.store.local import LocalStore
+from intermission.engine.workspace import Workspace
+from intermission.model import Job
+from intermission.ports.clock import Clock, SystemClock
+from intermission.ports.ledger import Ledger
+from intermission.ports.registry import Registry
+from intermission.settings import Settings
+from intermission.testing.clock import FakeClock
+from intermission.web.problems import install
+from intermission.web.worker_api import worker_router
+
+ADMIN = "the administrator's secret"
+DEADLINE_S = 20.0
+
+
+class Bench:
+    """A fleet in a folder, whose ledger a test may exchange for a new one."""
+
+    def __init__(self, folder: Path, secret: str | None = ADMIN) -> None:
+        self.settings = Settings(admin_secret=None if secret is None else SecretStr(secret))
+        self.clock = FakeClock()
+        self.app = SimpleNamespace(clock=self.clock)
+        self._threads = threading.local()
+        self.use(folder, SystemClock())
+
+    def use(self, folder: Path, clock: Clock) -> None:
+        """From here on, jobs and their files are in this folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self._ledger_clock = folder, clock
+
+    def open_ledger(self) -> Ledger:
+        return SqliteLedger(self.folder / "ledger.sqlite", clock=self._ledger_clock)
+
+    @property
+    def ledger(self) -> Ledger:
+        known: tuple[Path, Ledger] | None = getattr(self._threads, "known", None)
+        if known is None or known[0] != self.folder:
+            if known is not None:
+                known[1].close()
+            known = self._threads.known = self.folder, self.open_ledger()
+        return known[1]
+
+    def workspace(self, job: Job) -> Workspace:
+        folder = self.folder / "jobs" / job.key
+        return Workspace(
+            folder=folder,
+            open_store=partial(LocalStore, folder),
+            open_outputs=partial(LocalStore, folder.with_name(f"{job.key}-outputs")),
+            open_ledger=self.open_ledger,
+        )
+
+
+@contextmanager
+def serving(bench: Bench, registry: Registry, **options: Any) -> Iterator[str]:
+    """Serve in a thread of this process; the URL."""
+    app = FastAPI()
+    install(app)
+    app.include_router(worker_router(cast(Fleet, bench), registry, **options))
+    # By its protocol asyncio knows a connection on which small answers must not wait.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        until_s = time.monotonic() + DEADLINE_S
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            assert time.monotonic() < until_s, "the server did not start in time"
+            thread.join(0.01)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive(), "the server did not end"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, and hands to use it with."""
+
+    url: str
+    bench: Bench
+    registry: SqliteRegistry
+    client: httpx.Client
+
+    def call(
+        self, method: str, path: str, key: str | None = None, body: Any = None, **options: Any
+    ) -> httpx.Response:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        headers |= options.pop("headers", {})
+        content = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+        return self.client.request(
+            method, self.url + path, content=content, headers=headers, **options
+        )
+
+    def register(self, **fields: Any) -> tuple[str, str]:
+        asked = {"name": "box", "version": __version__} | fields
+        answer = self.call("POST", "/api/v1/workers", ADMIN, asked)
+        assert answer.status_code == 201, answer.text
+        return answer.json()["id"], answer.json()["key"]
+
+    def worker(self) -> HttpLedger:
+        return HttpLedger(self.url, self.register()[1])
+
+
+def problem(answer: httpx.Response, status: int) -> dict[str, Any]:
+    """The problem that an answer is; it has a reason and a remedy."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert found["status"] == status
+    assert found["detail"]
+    assert found["remedy"] or status == 404
+    return found
+
+
+@contextmanager
+def served_in(folder: Path, **options: Any) -> Iterator[Served]:
+    """A server with everything it keeps in a folder."""
+    bench, registry = Bench(folder / "fleet"), SqliteRegistry(folder / "registry.sqlite")
+    try:
+        with serving(bench, registry, **options) as url, httpx.Client(timeout=30) as client:
+            yield Served(url, bench, registry, client)
+    finally:
+        registry.close()
