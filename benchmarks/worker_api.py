@@ -151,6 +151,7 @@ def _serve(folder: Path) -> None:
     # By its protocol asyncio knows a connection on which small answers must not wait.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen(512)
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
         server.run([listener])

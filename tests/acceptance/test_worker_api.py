@@ -396,6 +396,11 @@ def test_a_worker_says_only_that_it_leaves(served: Served) -> None:
     assert [row.state for row in ledger.jobs(made.key)] == [JobState.DRAINING]
 
 
+def test_text_that_no_json_can_hold_is_a_ledger_error(served: Served) -> None:
+    with pytest.raises(LedgerError, match="not UTF-8"):
+        served.worker().fail([Failure(1, 1, "Broken", "no file \udcff.mp4")])
+
+
 def test_an_unknown_step_is_not_found(served: Served) -> None:
     submit(served.bench.ledger, line_job())
     _, key = served.register()

@@ -85,6 +85,7 @@ def serving(bench: Bench, registry: Registry, **options: Any) -> Iterator[str]:
     # By its protocol asyncio knows a connection on which small answers must not wait.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen()
         config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", access_log=False)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -7,6 +7,7 @@ instant: what it had not committed by a receipt did not happen.
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import logging
 import os
@@ -81,6 +82,7 @@ class _Slot:
             if isinstance(message, Orders):
                 self._orders[message.name] = message
             elif isinstance(message, Batch):
+                self._sent_at = time.monotonic()  # the first end may wait as long as any other
                 for lease in message.leases:
                     self._unsent.append(self._run_one(self._orders[message.orders], lease))
                     if time.monotonic() - self._sent_at > FLUSH_EVERY_S:
@@ -145,6 +147,7 @@ class _Slot:
                 worker=orders.worker,
                 fetch_source=orders.fetch_source,
             )
+            gc.freeze()  # what the pipeline imported stays: nobody looks for garbage in it
         _limit(orders.settings)
         return self._works[orders.name]
 

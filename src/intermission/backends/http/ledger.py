@@ -159,14 +159,21 @@ class HttpLedger:
         headers = {"Content-Type": "application/json"}
         if method.writes:
             headers[wire.CALL_HEADER] = uuid4().hex
+        try:
+            # Pydantic would rather have a generator than a list where a plan's tasks are.
+            asked = call.model_dump_json(warnings=False).encode()
+        except ValueError as e:  # half of a surrogate pair, as in a file name that is not UTF-8
+            raise LedgerError(
+                f"the ledger's {method.name} failed: it holds text that is not UTF-8.",
+                remedy="Rename the file whose name it is, and run the same command again.",
+            ) from e
         body = self._server.call(
             f"the ledger's {method.name}",
             "POST",
             f"{wire.API}/ledger/{method.name}",
             lambda response: response.read(),
             faults=LEDGER,
-            # Pydantic would rather have a generator than a list where a plan's tasks are.
-            body=call.model_dump_json(warnings=False).encode(),
+            body=asked,
             headers=headers,
             patience_s=min(self._patience_s, within_s or self._patience_s),
             timeout_s=min(ANSWER_TIMEOUT_S, within_s or ANSWER_TIMEOUT_S),

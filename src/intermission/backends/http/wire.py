@@ -52,6 +52,7 @@ HEARTBEAT_EVERY_S = 30
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Label = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Token = Annotated[str, Field(min_length=1, max_length=4096)]
 Prefix = Annotated[str, Field(max_length=200)]
 Number = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=366 * 24 * 3600)]
@@ -99,7 +100,7 @@ class Release(Call):
 class Defer(Call):
     task_id: Number
     fence: Number
-    token: Name
+    token: Token
     timeout_s: Seconds
     seals: Seals = ()
 
@@ -166,7 +167,7 @@ class Outputs(Call):
 
 
 class Deferred(Call):
-    token: Name
+    token: Token
 
 
 class Events(Call):

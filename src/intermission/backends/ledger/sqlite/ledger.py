@@ -1,7 +1,8 @@
 """The SQLite ledger: every change is one IMMEDIATE transaction, compare-and-set on the fence.
 
-Which transitions are legal and that each leaves an event is enforced by triggers in the
-schema, so no statement here can forget it. A batch of claims or completions is one commit.
+Which transitions are legal and that each leaves an event is enforced by triggers, so no
+statement here can forget it; a batch of claims or completions, which is one commit, writes its
+events by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from intermission.backends.ledger.sqlite.connection import translated
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Inputs
 from intermission.backends.ledger.sqlite.rooms import Rooms
-from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Waiting, as_json
+from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Row, Waiting, as_json
 from intermission.engine.dependants import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
@@ -32,6 +33,7 @@ from intermission.model import (
     JobState,
     Lease,
     Limit,
+    Receipt,
     Renewal,
     StepKind,
     StepSpec,
@@ -67,6 +69,7 @@ class SqliteLedger(Waiting):
                         (id, no, numbers[edge.upstream], edge.kind, plan and numbers[plan]),
                     )
             self._add(id, tasks)
+            self._recount(id)
             self._after_change(id)
             return True
 
@@ -108,6 +111,7 @@ class SqliteLedger(Waiting):
                 room = capacity - len(leases)
                 rows = self._claim_job(id, room, frozenset(can), values, rooms)
                 if rows:
+                    self._tell("leased", rows, now["now_ms"])
                     self._db.execute(SQL["job_runs"], now | {"job": id})
                     leases += self._leases(id, rows)
             rooms.settle()
@@ -115,11 +119,11 @@ class SqliteLedger(Waiting):
 
     def _claim_job(
         self, id: int, capacity: int, can: frozenset[str], values: dict[str, Any], rooms: Rooms
-    ) -> list[tuple[Any, ...]]:
+    ) -> list[Row]:
         """Rows of one job, oldest first; no step gets more than its limit leaves room for."""
         job = self._job(id)
         values = values | {"job": id}
-        rows: list[tuple[Any, ...]] = []
+        rows: list[Row] = []
         for no, spec in enumerate(job.steps):
             if spec.needs is None or spec.needs in can:
                 patient = spec.prefers is not None and spec.prefers not in can
@@ -156,13 +160,13 @@ class SqliteLedger(Waiting):
         (held,) = self._db.execute(SQL["held_of_step"], values).fetchone()
         return max(0, spec.concurrency - held)
 
-    def _leases(self, job_id: int, rows: list[tuple[Any, ...]]) -> list[Lease]:
+    def _leases(self, job_id: int, rows: list[Row]) -> list[Lease]:
         job = self._job(job_id)
         names = [spec.name for spec in job.steps]
         shared: dict[tuple[int, int], Any] = {}
         none: Inputs = {}
         leases: list[Lease] = []
-        for id, fence, attempt, step, index, key, chunk in rows:
+        for id, fence, _, step, _, _, _, index, key, attempt, chunk in rows:
             some = job.steps[step].edges
             inputs = self._inputs(job_id, step, index, shared) if some else none
             lease = Lease(id, fence, attempt, job.key, names[step], index, key, chunk, inputs)
@@ -186,31 +190,37 @@ class SqliteLedger(Waiting):
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         with self._transaction():
-            ended = [row for one in done if one.plans for row in self._finish([one])]
-            ended += self._finish([one for one in done if not one.plans])
-            indexes: dict[tuple[int, int], list[int]] = {}
-            for _, _, job_id, step, index in ended:
-                indexes.setdefault((job_id, step), []).append(index)
-            self._unblock_after(indexes)
-            for job_id in {job_id for job_id, _ in indexes}:
+            rows = [row for one in done if one.plans for row in self._finish([one])]
+            rows += self._finish([one for one in done if not one.plans])
+            self._unblock_after(rows)
+            for job_id in {row[2] for row in rows}:
                 self._settle(job_id)
-            if len(ended) == len(done):
+            if len(rows) == len(done):
                 return [True] * len(done)
-            fresh = {row[:2] for row in ended}
+            fresh = {row[:2] for row in rows}
             return [(one.task_id, one.fence) in fresh or self._is_repeat(one) for one in done]
 
     def _is_repeat(self, done: Completion) -> bool:
         fate = self._db.execute(SQL["fate"], (done.task_id,)).fetchone()
         return fate is not None and fate[:2] == ("done", done.fence) and done.key in (None, fate[3])
 
-    def _finish(self, done: Sequence[Completion]) -> list[tuple[int, int, int, int, int]]:
-        """(task, fence, job, step, index) of those that took effect."""
-        ends = as_json([_end(one) for one in done])
-        rows = self._db.execute(SQL["complete"], {"ends": ends} | self._now()).fetchall()
+    def _finish(self, done: Sequence[Completion]) -> list[Row]:
+        """Make the tasks of those that take effect `done`; their rows as they were before."""
+        now_ms = self._clock.now_ms()
+        expected = {(one.task_id, one.fence): one for one in done}
+        ids = as_json([one.task_id for one in done])
+        rows: list[Row] = []
+        ends: list[tuple[Any, ...]] = []
+        for row in self._db.execute(SQL["can_end"], (ids,)).fetchall():
+            one = expected.get(row[:2])
+            if one is not None and (one.key is None or one.key == row[-1]):
+                rows.append(row)
+                ends.append((one.task_id, one.result, *_receipt(one.receipt), one.adopted))
+        self._each("complete", ends, now_ms)
+        self._tell("done", rows, now_ms)
         for job_id, step in {row[2:4] for row in rows}:
             if self._job(job_id).steps[step].kind is StepKind.PLAN:
-                id = next(row[0] for row in rows if row[2:4] == (job_id, step))
-                self._expand(job_id, step, next(one for one in done if one.task_id == id))
+                self._expand(job_id, step, done[0])  # a plan comes alone
         return rows
 
     def _expand(self, job_id: int, step: int, completion: Completion) -> None:
@@ -233,6 +243,7 @@ class SqliteLedger(Waiting):
             changed |= self._db.changes() > 0
         if changed:
             self._replanned(job_id, mapped)
+            self._recount(job_id)
         self._after_change(job_id)
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
@@ -377,10 +388,9 @@ def _limits(spec: StepSpec) -> tuple[Any, ...]:
     return spec.attempts, spec.needs, spec.prefers, spec.concurrency, spec.gap
 
 
-def _end(done: Completion) -> tuple[Any, ...]:
-    key = files = None
-    if done.receipt is not None:
-        key = done.receipt.task_key
-        refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in done.receipt.files]
-        files = as_json(refs) if refs else None
-    return done.task_id, done.fence, done.result, key, files, done.adopted, done.key
+def _receipt(receipt: Receipt | None) -> tuple[str | None, str | None]:
+    """A receipt's key and the files it names, as they are stored."""
+    if receipt is None:
+        return None, None
+    refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files]
+    return receipt.task_key, as_json(refs) if refs else None

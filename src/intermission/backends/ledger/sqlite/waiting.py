@@ -6,22 +6,27 @@ Everything here runs inside a transaction of the caller's.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from intermission.backends.ledger.sqlite.connection import transaction
-from intermission.backends.ledger.sqlite.queries import SQL
+from intermission.backends.ledger.sqlite.queries import SQL, repeated
 from intermission.backends.ledger.sqlite.reads import Reads
 from intermission.engine.dependants import dependants
 from intermission.model import EdgeKind, Task, TaskState
 
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 NOT_BLOCKED = as_json([state for state in TaskState if state is not TaskState.BLOCKED])
-_ADD_AT_ONCE = 4096
+_ROWS_AT_ONCE = 64, 8, 1
+"""So many rows a statement takes: few statements to prepare, and each of them used often."""
 _INDEX_MAX = 2**63 - 1
 
+Row = tuple[Any, ...]
+"""A task that is about to change: its id, then what its event will say (fence, job, step, state
+before, worker, message), then its index, its key and more."""
 Span = dict[str, int]
 """The chunks concerned: `first` to `last`, both included."""
 
@@ -59,27 +64,42 @@ class Waiting(Reads):
     def _now(self) -> dict[str, Any]:
         return {"now_ms": self._clock.now_ms(), "now_s": self._clock.monotonic_s()}
 
+    def _each(self, name: str, rows: Iterable[tuple[Any, ...]], *values: Any) -> None:
+        """Run a statement over all of these rows; `values` are those it takes besides."""
+        rest = iter(rows)
+        for count in _ROWS_AT_ONCE:
+            while len(some := list(islice(rest, count))) == count:
+                flat = chain.from_iterable(some)
+                self._db.execute(repeated(name, count), (*flat, *values))
+            rest = iter(some)
+
+    def _tell(self, now: str, rows: Iterable[Row], now_ms: int) -> None:
+        """Append the events of tasks that change, given as they are before."""
+        alike: dict[Row, list[int]] = defaultdict(list)
+        for row in rows:
+            alike[row[1:7]].append(row[0])
+        for (fence, job_id, step, was, worker, message), ids in alike.items():
+            values = {"n": len(ids), "tasks": as_json(ids), "now": now, "now_ms": now_ms}
+            values |= {"job": job_id, "step": step, "was": was, "fence": fence}
+            values |= {"worker": worker, "message": message}
+            self._db.execute(SQL["insert_events"], values)
+
     def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
-        """Insert tasks; how many of each step there are, and whether any of them is new."""
-        numbers = self._numbers(job_id)
-        states: dict[int, str] = {}
-        counts: dict[int, int] = {}
+        """Insert tasks; how many of each step there are, and whether any is new. Recount then."""
+        places = {
+            name: (step, self._first_state(job_id, step))
+            for name, step in self._numbers(job_id).items()
+        }
+        counts: dict[int, int] = defaultdict(int)
 
         def row(task: Task) -> tuple[Any, ...]:
-            step = numbers[task.step]
-            if step not in states:
-                states[step] = self._first_state(job_id, step)
-            counts[step] = counts.get(step, 0) + 1
-            return step, task.index, task.key, task.chunk, states[step]
+            step, state = places[task.step]
+            counts[step] += 1
+            return step, task.index, task.key, task.chunk, state
 
         before = self._db.total_changes()
-        rows, now = map(row, tasks), self._now()
-        while batch := list(islice(rows, _ADD_AT_ONCE)):
-            values = {"job": job_id, "tasks": as_json(batch)} | now
-            self._db.execute(SQL["insert_tasks"], values)
-        changed = self._db.total_changes() > before
-        self._recount(job_id)
-        return counts, changed
+        self._each("insert_tasks", map(row, tasks), job_id, self._clock.now_ms())
+        return counts, self._db.total_changes() > before
 
     def _first_state(self, job_id: int, step: int) -> str:
         """`pending` for a step whose tasks surely can start; the others are looked at later."""
@@ -91,6 +111,7 @@ class Waiting(Reads):
         return "pending" if ready else "blocked"
 
     def _recount(self, job_id: int) -> None:
+        """Count anew: tasks came or went, which leaves no events."""
         self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
         self._db.execute(SQL["recount"], {"job": job_id})
         self._mark_counted()
@@ -99,19 +120,20 @@ class Waiting(Reads):
         values = {"job": job_id, "step": step} | span | self._now()
         return len(self._db.execute(SQL["unblock"], values).fetchall())
 
-    def _unblock_after(self, indexes: Mapping[tuple[int, int], Sequence[int]]) -> None:
-        """Re-check what waited for tasks that ended, the indexes by job and step.
+    def _unblock_after(self, ended: Sequence[Row]) -> None:
+        """Re-check what waited for tasks that ended.
 
         A fan-in is looked at once, however many of its inputs ended.
         """
         waiting: dict[tuple[int, int], list[Span]] = {}
-        for (job_id, step), at in indexes.items():
+        for job_id, step in {row[2:4] for row in ended}:
             name = self._job(job_id).steps[step].name
             for no, spec in enumerate(self._job(job_id).steps):
                 for edge in spec.edges:
                     if edge.upstream == name:
                         same = edge.kind is EdgeKind.SAME
-                        spans = _runs(at) if same else [span(None)]
+                        here = (row[7] for row in ended if row[2:4] == (job_id, step))
+                        spans = _runs(here) if same else [span(None)]
                         waiting.setdefault((job_id, no), []).extend(spans)
         for (job_id, step), spans in waiting.items():
             for one in spans:
@@ -183,4 +205,3 @@ class Waiting(Reads):
         for no in mapped:
             for dependant, at in dependants(job, job.steps[no].name, None, (EdgeKind.ALL,)):
                 self._put_back(job_id, dependant, at, "blocked", NOT_BLOCKED)
-        self._recount(job_id)
