@@ -139,6 +139,8 @@ class Oracle:
         self.ready_s: dict[int, float] = {}
         """When a retrying task may be claimed."""
         self.deferred: set[int] = set()
+        self.served: dict[int, None] = {}
+        """Jobs by id, the one that was given a task last at the end."""
         self.cancelled_by_hand: set[str] = set()
 
     def job_of(self, task_id: int) -> Seen | None:
@@ -264,6 +266,8 @@ class Oracle:
             assert (row.fence + 1, row.attempts + 1) == (lease.fence, lease.attempt)
             assert lease.inputs == self._inputs(seen, row), f"wrong inputs for {row}"
             self.given[place] = lease
+            self.served.pop(seen.shown.id, None)
+            self.served[seen.shown.id] = None
             self.expires_s[lease.task_id] = self._clock.monotonic_s() + lease_ttl_s
             self.deferred.discard(lease.task_id)
 
@@ -290,7 +294,8 @@ class Oracle:
                 place = seen.job.pipeline, row.step
                 held[place] = held.get(place, 0) + (row.state in HELD)
         jobs = [seen for seen in self.jobs.values() if seen.shown.state not in ENDED]
-        jobs.sort(key=lambda seen: (-seen.job.priority, seen.shown.id))
+        turns = {key: turn for turn, key in enumerate(self.served, 1)}
+        jobs.sort(key=lambda seen: (-seen.job.priority, turns.get(seen.shown.id, 0), seen.shown.id))
         found: list[int] = []
         for seen in jobs:
             for id in sorted(seen.rows):
