@@ -85,7 +85,7 @@ class App:
         if self.settings.server is not None:
             from intermission.app.remote import remote_workspace
 
-            return remote_workspace(self.settings, job)
+            return remote_workspace(self.settings, job, has_outputs=output is not None)
         return self.workspace(place_of(job.source), output)
 
     def sources(

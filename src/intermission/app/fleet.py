@@ -104,9 +104,12 @@ class Fleet:
     def open_job(self, ledger: Ledger, key: str) -> Assignment:
         """What a worker needs to run the tasks of a job."""
         (row,) = ledger.jobs(key)
-        workspace = self.workspace(row.job)
-        store = workspace.open_store()
-        return Assignment(workspace, row.job, ledger, store, Tally())
+        job, workspace = row.job, self.workspace(row.job)
+        if self.settings.server is not None:
+            from intermission.backends.http.workspace import job_from_here
+
+            job = job_from_here(job, self.settings.server)
+        return Assignment(workspace, job, ledger, workspace.open_store(), Tally())
 
 
 def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str | None:
@@ -128,8 +131,22 @@ def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str 
         on_ready(worker)
         held.enter_context(watching(settings, fleet.app.clock, worker.drain))
         if settings.server is not None:
-            from intermission.app.remote import heartbeats
+            from intermission.app.remote import credentials
+            from intermission.backends.http.membership import beating
 
-            held.enter_context(heartbeats(settings, lambda: worker.busy))
+            url, key = credentials(settings)
+            held.enter_context(beating(url, key, lambda: (settings.slots, worker.busy)))
         return worker.work()
     raise AssertionError("nothing here swallows an error")
+
+
+def register_worker(
+    settings: Settings, name: str, *, expires_s: float | None = None
+) -> tuple[str, str]:
+    """Make a worker known to the server: its id, and its key, which is never shown again."""
+    from intermission.backends.http.membership import register
+
+    assert settings.server is not None
+    assert settings.admin_secret is not None
+    secret = settings.admin_secret.get_secret_value()
+    return register(settings.server, secret, name, can=settings.can, expires_s=expires_s)

@@ -6,39 +6,26 @@ worker, and a command the same command.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import logging
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from intermission import __version__
 from intermission.app.places import ObjectPlace, Place
-from intermission.backends.http import wire
 from intermission.backends.http.client import LEDGER, STORE, server
 from intermission.backends.http.ledger import HttpLedger
-from intermission.backends.http.store import HttpStore
+from intermission.backends.http.workspace import http_workspace
 from intermission.engine.source import hash_files
 from intermission.engine.workspace import Workspace
-from intermission.errors import (
-    AlreadyExists,
-    EnvironmentFault,
-    IntermissionError,
-    SourceError,
-    fault_from_os,
-)
-from intermission.model import Job, Source
+from intermission.errors import AlreadyExists, EnvironmentFault, fault_from_os
+from intermission.model import Job
 from intermission.settings import Settings
 
 PUBLIC = "/api/v1"
 _BLOCK_BYTES = 1024**2
-log = logging.getLogger(__name__)
 
 
 def credentials(settings: Settings) -> tuple[str, str]:
@@ -52,97 +39,10 @@ def remote_ledger(settings: Settings) -> Callable[[], HttpLedger]:
     return partial(HttpLedger, *credentials(settings))
 
 
-def remote_workspace(settings: Settings, job: Job) -> Workspace:
+def remote_workspace(settings: Settings, job: Job, *, has_outputs: bool) -> Workspace:
     """A job's workspace behind the server; here is only a folder for working files."""
-    url, key = credentials(settings)
-    folder = settings.cache_dir.expanduser() / "workspaces" / job.key
-    return Workspace(
-        folder=folder,
-        open_store=partial(HttpStore, url, key, job.key, "store"),
-        open_outputs=partial(HttpStore, url, key, job.key, "outputs"),
-        open_ledger=remote_ledger(settings),
-        fetch_source=partial(_fetch_source, url, key, job.key, folder / "source"),
-    )
-
-
-def _fetch_source(url: str, key: str, job_key: str, folder: Path, source: Source) -> Path:
-    """The source as a file of this machine, downloaded once however many slots want it."""
-    path = folder / source.fingerprint / source.name
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                server(url, key).call(
-                    f"fetching {source.name}",
-                    "GET",
-                    f"{wire.API}/jobs/{job_key}/source/{quote(source.name, safe='')}",
-                    lambda response: _receive(response, path, source),
-                    faults=STORE,
-                )
-        finally:
-            os.close(lock)
-    except OSError as e:
-        raise fault_from_os(e, f"fetching {source.name}", EnvironmentFault, where=folder) from e
-    return path
-
-
-def _receive(response: Any, path: Path, source: Source) -> None:
-    part = path.with_name(f".{os.urandom(8).hex()}.part")
-    try:
-        with part.open("xb") as file:
-            for block in response.iter_bytes(_BLOCK_BYTES):
-                file.write(block)
-        found_bytes = part.stat().st_size
-        if found_bytes != source.size_bytes:
-            raise SourceError(
-                f"expected {source.size_bytes} bytes of {source.name}, found {found_bytes}.",
-                remedy="The source changed since the job was made: submit it anew.",
-            )
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-@contextmanager
-def heartbeats(settings: Settings, busy: Callable[[], int]) -> Iterator[None]:
-    """Tell the server every now and then that this worker lives. Nothing depends on it."""
-    ended = threading.Event()
-
-    def beat() -> None:
-        while True:
-            asked = wire.Heartbeat(version=__version__, slots=settings.slots, busy=busy())
-            try:
-                server(*credentials(settings)).call(
-                    "a heartbeat",
-                    "POST",
-                    f"{wire.API}/heartbeat",
-                    lambda response: response.read(),
-                    faults=LEDGER,
-                    body=asked.model_dump_json().encode(),
-                    headers={"Content-Type": "application/json"},
-                    patience_s=1.0,
-                )
-            except IntermissionError as e:
-                log.info("%s", e)
-            if ended.wait(wire.HEARTBEAT_EVERY_S):
-                return
-
-    thread = threading.Thread(target=beat, name="heartbeats", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def register(settings: Settings, name: str, *, expires_s: float | None = None) -> tuple[str, str]:
-    """Make a worker known to the server: its id, and its key, which is never shown again."""
-    asked = wire.Registration(name=name, version=__version__, can=settings.can, expires_s=expires_s)
-    answer = _asked(settings, "registering a worker", "POST", f"{PUBLIC}/workers", asked)
-    return answer["id"], answer["key"]
+    cache = settings.cache_dir.expanduser().resolve()
+    return http_workspace(job, *credentials(settings), cache, has_outputs=has_outputs)
 
 
 def submit_remotely(
@@ -203,15 +103,3 @@ def _blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             yield block
-
-
-def _asked(settings: Settings, doing: str, verb: str, path: str, body: wire.Call) -> Any:
-    return server(*credentials(settings)).call(
-        doing,
-        verb,
-        path,
-        lambda response: json.loads(response.read()),
-        faults=LEDGER,
-        body=body.model_dump_json().encode(),
-        headers={"Content-Type": "application/json"},
-    )

@@ -27,7 +27,7 @@ def register(
     Its key is printed on standard output, once: give it to the worker as INTERMISSION_SERVER_KEY.
     Needs the server's admin secret.
     """
-    from intermission.app.remote import register as ask
+    from intermission.app.fleet import register_worker
     from intermission.cli.jsonout import emit
     from intermission.errors import UsageError
 
@@ -37,9 +37,8 @@ def register(
             "a worker is registered with a server, by somebody who has its admin secret.",
             remedy="Give --server, and the secret as INTERMISSION_ADMIN_SECRET.",
         )
-    admin = settings.model_copy(update={"server_key": None})
     expires_s = None if expires_days is None else expires_days * 24 * 3600
-    id, key = ask(admin, name, expires_s=expires_s)
+    id, key = register_worker(settings, name, expires_s=expires_s)
     if as_json:
         emit({"event": "registered", "worker": id, "key": key})
         return
