@@ -1,13 +1,15 @@
 """The SQLite ledger: every change is one IMMEDIATE transaction, compare-and-set on the fence.
 
-Which transitions are legal and that each leaves an event is enforced by triggers in the
-schema, so no statement here can forget it. A batch of claims or completions is one commit.
+Which transitions are legal and that each leaves an event is enforced by triggers, so no
+statement here can forget it; a batch of claims or completions, which is one commit, writes its
+events by itself.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -108,6 +110,7 @@ class SqliteLedger(Waiting):
                 room = capacity - len(leases)
                 rows = self._claim_job(id, room, frozenset(can), values, rooms)
                 if rows:
+                    self._tell_claims(id, rows, worker, now["now_ms"])
                     self._db.execute(SQL["job_runs"], now | {"job": id})
                     leases += self._leases(id, rows)
             rooms.settle()
@@ -156,13 +159,21 @@ class SqliteLedger(Waiting):
         (held,) = self._db.execute(SQL["held_of_step"], values).fetchone()
         return max(0, spec.concurrency - held)
 
+    def _tell_claims(
+        self, job_id: int, rows: list[tuple[Any, ...]], worker: str, now_ms: int
+    ) -> None:
+        alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for id, fence, _, step, _, _, _, state, message in rows:
+            alike[job_id, step, state, fence, worker, message].append(id)
+        self._tell("leased", alike, now_ms)
+
     def _leases(self, job_id: int, rows: list[tuple[Any, ...]]) -> list[Lease]:
         job = self._job(job_id)
         names = [spec.name for spec in job.steps]
         shared: dict[tuple[int, int], Any] = {}
         none: Inputs = {}
         leases: list[Lease] = []
-        for id, fence, attempt, step, index, key, chunk in rows:
+        for id, fence, attempt, step, index, key, chunk, _, _ in rows:
             some = job.steps[step].edges
             inputs = self._inputs(job_id, step, index, shared) if some else none
             lease = Lease(id, fence, attempt, job.key, names[step], index, key, chunk, inputs)
@@ -185,32 +196,46 @@ class SqliteLedger(Waiting):
         return Renewal(frozenset(lost), frozenset(cancelled))
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
+        fresh: set[tuple[int, int]] = set()
+        indexes: dict[tuple[int, int], list[int]] = defaultdict(list)
         with self._transaction():
-            ended = [row for one in done if one.plans for row in self._finish([one])]
-            ended += self._finish([one for one in done if not one.plans])
-            indexes: dict[tuple[int, int], list[int]] = {}
-            for _, _, job_id, step, index in ended:
-                indexes.setdefault((job_id, step), []).append(index)
+            plans = [one for one in done if one.plans]
+            others = [one for one in done if not one.plans]
+            for some in (*([plan] for plan in plans), others):
+                for id, fence, _, job_id, step, index, _, _ in self._finish(some):
+                    fresh.add((id, fence))
+                    indexes[job_id, step].append(index)
             self._unblock_after(indexes)
             for job_id in {job_id for job_id, _ in indexes}:
                 self._settle(job_id)
-            if len(ended) == len(done):
+            if len(fresh) == len(done):
                 return [True] * len(done)
-            fresh = {row[:2] for row in ended}
             return [(one.task_id, one.fence) in fresh or self._is_repeat(one) for one in done]
 
     def _is_repeat(self, done: Completion) -> bool:
         fate = self._db.execute(SQL["fate"], (done.task_id,)).fetchone()
         return fate is not None and fate[:2] == ("done", done.fence) and done.key in (None, fate[3])
 
-    def _finish(self, done: Sequence[Completion]) -> list[tuple[int, int, int, int, int]]:
-        """(task, fence, job, step, index) of those that took effect."""
-        ends = as_json([_end(one) for one in done])
-        rows = self._db.execute(SQL["complete"], {"ends": ends} | self._now()).fetchall()
-        for job_id, step in {row[2:4] for row in rows}:
+    def _finish(self, done: Sequence[Completion]) -> list[tuple[Any, ...]]:
+        """Make the tasks of those that take effect `done`; their rows as they were before."""
+        now_ms = self._clock.now_ms()
+        ends = {(one.task_id, one.fence): one for one in done}
+        ids = as_json([one.task_id for one in done])
+        rows: list[tuple[Any, ...]] = []
+        ended: list[tuple[Any, ...]] = []
+        alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for row in self._db.execute(SQL["can_end"], (ids,)).fetchall():
+            id, fence, key, job_id, step, _, state, worker = row
+            one = ends.get((id, fence))
+            if one is not None and one.key in (None, key):
+                rows.append(row)
+                ended.append((id, one.result, *_receipt(one), one.adopted))
+                alike[job_id, step, state, fence, worker, None].append(id)
+        self._each("complete", ended, now_ms)
+        self._tell("done", alike, now_ms)
+        for job_id, step, *_ in alike:
             if self._job(job_id).steps[step].kind is StepKind.PLAN:
-                id = next(row[0] for row in rows if row[2:4] == (job_id, step))
-                self._expand(job_id, step, next(one for one in done if one.task_id == id))
+                self._expand(job_id, step, done[0])
         return rows
 
     def _expand(self, job_id: int, step: int, completion: Completion) -> None:
@@ -377,10 +402,9 @@ def _limits(spec: StepSpec) -> tuple[Any, ...]:
     return spec.attempts, spec.needs, spec.prefers, spec.concurrency, spec.gap
 
 
-def _end(done: Completion) -> tuple[Any, ...]:
-    key = files = None
-    if done.receipt is not None:
-        key = done.receipt.task_key
-        refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in done.receipt.files]
-        files = as_json(refs) if refs else None
-    return done.task_id, done.fence, done.result, key, files, done.adopted, done.key
+def _receipt(done: Completion) -> tuple[str | None, str | None]:
+    """The key of a completion's receipt and the files it names, as they are stored."""
+    if done.receipt is None:
+        return None, None
+    refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in done.receipt.files]
+    return done.receipt.task_key, as_json(refs) if refs else None

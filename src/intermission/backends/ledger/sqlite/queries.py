@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.resources import files
 
 
@@ -13,3 +14,13 @@ def _load() -> dict[str, str]:
 
 
 SQL = _load()
+
+
+@cache
+def repeated(name: str, count: int) -> str:
+    """A statement for `count` rows, which it has as `VALUES (...) ...`.
+
+    Rows bound in place take half the time of rows that arrive as JSON.
+    """
+    before, row, after = re.split(r"(\([?, ]+\)) \.\.\.", SQL[name])
+    return before + ", ".join([row] * count) + after

@@ -16,10 +16,10 @@ INSERT INTO edges (job_id, step, upstream, kind, plan) VALUES (?, ?, ?, ?, ?);
 
 -- name: insert_tasks
 -- A task that is there under the same key stays; under another key it starts afresh.
--- (Many rows come as one JSON text; jsonb_each takes it apart without parsing rows again.)
+WITH new (step, idx, key, chunk, state) AS (VALUES (?, ?, ?, ?, ?) ...)
 INSERT INTO tasks (job_id, step, idx, key, chunk, state, updated_ms)
-SELECT :job, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, :now_ms
-FROM jsonb_each(:tasks) WHERE true -- without it, ON would belong to a join
+SELECT :job, step, idx, key, chunk, state, :now_ms
+FROM new WHERE true -- without it, ON would belong to a join
 ON CONFLICT (job_id, step, idx) DO UPDATE
 SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = fence + 1,
     attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
@@ -33,10 +33,16 @@ DELETE FROM tasks WHERE job_id = :job AND step = :step AND idx >= :count;
 -- name: last_event
 SELECT coalesce(max(seq), 0) FROM events;
 
+-- name: insert_events
+-- Never a number that was given out before, as in a table that numbers its rows by itself.
+INSERT INTO events (seq, n, at_ms, job_id, tasks, step, was, now, fence, worker, message)
+SELECT seq + :n, :n, :now_ms, :job, :tasks, :step, :was, :now, :fence, :worker, :message
+FROM sqlite_sequence WHERE name = 'events';
+
 -- name: count_changes
 WITH moves (job_id, step, was, now, n) AS MATERIALIZED (
-    SELECT job_id, step, was, now, count(*) FROM events
-    WHERE seq > :after AND task_id IS NOT NULL GROUP BY job_id, step, was, now
+    SELECT job_id, step, was, now, sum(n) FROM events
+    WHERE seq > :after AND tasks IS NOT NULL GROUP BY job_id, step, was, now
 )
 INSERT INTO counts (job_id, step, state, n)
 SELECT job_id, step, was, -n FROM moves
@@ -64,8 +70,8 @@ JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no
 WHERE j.pipeline = :pipeline AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: claimable
--- As they will be once they are claimed.
-SELECT id, fence + 1, attempts + 1, step, idx, key, chunk FROM tasks
+-- As they will be once they are claimed, and why they are claimable.
+SELECT id, fence + 1, attempts + 1, step, idx, key, chunk, state, message FROM tasks
 WHERE job_id = :job AND step = :step AND ready_s <= :now_s AND updated_ms <= :since_ms
   AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt')
 ORDER BY id LIMIT :room;
@@ -97,16 +103,18 @@ RETURNING tasks.id;
 SELECT t.state, t.fence, j.state, t.key FROM tasks AS t JOIN jobs AS j ON j.id = t.job_id
 WHERE t.id = ?;
 
+-- name: can_end
+SELECT id, fence, key, job_id, step, idx, state, worker FROM tasks
+WHERE id IN (SELECT value FROM json_each(?))
+  AND (state = 'leased' OR state = 'running' OR state = 'abandoned');
+
 -- name: complete
+WITH ended (id, result, receipt, files, adopted) AS (VALUES (?, ?, ?, ?, ?) ...)
 UPDATE tasks
-SET state = 'done', result = ended.value ->> 2, receipt = ended.value ->> 3, files = ended.value ->> 4,
-    adopted = ended.value ->> 5, progress = 1, worker = NULL, lease_s = NULL, token = NULL,
+SET state = 'done', result = ended.result, receipt = ended.receipt, files = ended.files,
+    adopted = ended.adopted, progress = 1, worker = NULL, lease_s = NULL, token = NULL,
     error = NULL, message = NULL, ended_ms = :now_ms, updated_ms = :now_ms
-FROM jsonb_each(:ends) AS ended
-WHERE tasks.id = ended.value ->> 0 AND fence = ended.value ->> 1
-  AND tasks.key = coalesce(ended.value ->> 6, tasks.key)
-  AND (state = 'leased' OR state = 'running' OR state = 'abandoned')
-RETURNING tasks.id, fence, job_id, step, idx;
+FROM ended WHERE tasks.id = ended.id;
 
 -- name: fail
 UPDATE tasks
@@ -261,14 +269,16 @@ SELECT state, coalesce(receipt, key), result, files FROM tasks
 WHERE job_id = ? AND step = ? ORDER BY idx;
 
 -- name: events
-SELECT e.seq, e.at_ms, coalesce(j.key, ''), e.task_id,
+SELECT e.seq - e.n + 1 + coalesce(i.key, 0), e.at_ms, coalesce(j.key, ''), i.value,
        s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
        e.was, e.now, e.fence, e.worker, e.message
 FROM events AS e
+LEFT JOIN json_each(e.tasks) AS i
 LEFT JOIN jobs AS j ON j.id = e.job_id
-LEFT JOIN tasks AS t ON t.id = e.task_id
+LEFT JOIN tasks AS t ON t.id = i.value
 LEFT JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
-WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
+WHERE e.seq > :after AND e.seq - e.n + 1 + coalesce(i.key, 0) > :after
+ORDER BY e.seq, i.key LIMIT :limit;
 
 -- name: set_limit
 INSERT INTO limits (name, running, per_minute, paused, tokens, filled_ms)

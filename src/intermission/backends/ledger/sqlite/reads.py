@@ -151,7 +151,8 @@ class Reads:
 
     def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
         with translated(self.path):
-            return [Event(*row) for row in self._db.execute(SQL["events"], (after, limit))]
+            values = {"after": after, "limit": limit}
+            return [Event(*row) for row in self._db.execute(SQL["events"], values)]
 
     def workers(self) -> list[str]:
         with translated(self.path):

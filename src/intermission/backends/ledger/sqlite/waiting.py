@@ -8,18 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from intermission.backends.ledger.sqlite.connection import transaction
-from intermission.backends.ledger.sqlite.queries import SQL
+from intermission.backends.ledger.sqlite.queries import SQL, repeated
 from intermission.backends.ledger.sqlite.reads import Reads
 from intermission.engine.dependants import dependants
 from intermission.model import EdgeKind, Task, TaskState
 
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 NOT_BLOCKED = as_json([state for state in TaskState if state is not TaskState.BLOCKED])
-_ADD_AT_ONCE = 4096
+_ROWS_AT_ONCE = 64, 8, 1
+"""So many rows a statement takes: few statements to prepare, and each of them used often."""
 _INDEX_MAX = 2**63 - 1
 
 Span = dict[str, int]
@@ -59,6 +60,26 @@ class Waiting(Reads):
     def _now(self) -> dict[str, Any]:
         return {"now_ms": self._clock.now_ms(), "now_s": self._clock.monotonic_s()}
 
+    def _each(self, name: str, rows: Iterable[tuple[Any, ...]], *values: Any) -> None:
+        """Run a statement over all of these rows; `values` are those it takes besides."""
+        rest = iter(rows)
+        for count in _ROWS_AT_ONCE:
+            while len(some := list(islice(rest, count))) == count:
+                flat = chain.from_iterable(some)
+                self._db.execute(repeated(name, count), (*flat, *values))
+            rest = iter(some)
+
+    def _tell(self, now: str, alike: Mapping[tuple[Any, ...], list[int]], now_ms: int) -> None:
+        """Append the events of tasks that have just changed.
+
+        By job, step, state before, fence, worker and message: the tasks of which all are equal.
+        """
+        for (job_id, step, was, fence, worker, message), ids in alike.items():
+            values = {"n": len(ids), "tasks": as_json(ids), "now": now, "now_ms": now_ms}
+            values |= {"job": job_id, "step": step, "was": was, "fence": fence}
+            values |= {"worker": worker, "message": message}
+            self._db.execute(SQL["insert_events"], values)
+
     def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
         """Insert tasks; how many of each step there are, and whether any of them is new."""
         numbers = self._numbers(job_id)
@@ -73,10 +94,7 @@ class Waiting(Reads):
             return step, task.index, task.key, task.chunk, states[step]
 
         before = self._db.total_changes()
-        rows, now = map(row, tasks), self._now()
-        while batch := list(islice(rows, _ADD_AT_ONCE)):
-            values = {"job": job_id, "tasks": as_json(batch)} | now
-            self._db.execute(SQL["insert_tasks"], values)
+        self._each("insert_tasks", map(row, tasks), job_id, self._clock.now_ms())
         changed = self._db.total_changes() > before
         self._recount(job_id)
         return counts, changed

@@ -126,12 +126,15 @@ CREATE TABLE counts (
     PRIMARY KEY (job_id, step, state)
 ) STRICT, WITHOUT ROWID;
 
+-- Changes in the order they were committed. Tasks that changed alike in one transaction share a
+-- row: a batch is claimed, and ends, as a few of them.
 CREATE TABLE events (
-    seq     INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq     INTEGER PRIMARY KEY AUTOINCREMENT, -- of the last of its changes
+    n       INTEGER NOT NULL DEFAULT 1,        -- how many it stands for
     at_ms   INTEGER NOT NULL,
     job_id  INTEGER NOT NULL,
-    task_id INTEGER,
-    step    INTEGER, -- of the task
+    tasks   TEXT,    -- their ids as JSON; NULL where the job itself changed
+    step    INTEGER, -- of the tasks
     was     TEXT,
     now     TEXT NOT NULL,
     fence   INTEGER,
@@ -139,10 +142,13 @@ CREATE TABLE events (
     message TEXT
 ) STRICT;
 
-CREATE TRIGGER task_changes AFTER UPDATE OF state ON tasks WHEN old.state <> new.state BEGIN
-    INSERT INTO events (at_ms, job_id, task_id, step, was, now, fence, worker, message)
-    VALUES (new.updated_ms, new.job_id, new.id, new.step, old.state, new.state, new.fence,
-            coalesce(new.worker, old.worker), new.message);
+-- No statement can forget its events, but the two that run for every task, `claim` and
+-- `complete`, write them by the batch.
+CREATE TRIGGER task_changes AFTER UPDATE OF state ON tasks
+WHEN old.state <> new.state AND new.state <> 'leased' AND new.state <> 'done' BEGIN
+    INSERT INTO events (at_ms, job_id, tasks, step, was, now, fence, worker, message)
+    VALUES (new.updated_ms, new.job_id, '[' || new.id || ']', new.step, old.state, new.state,
+            new.fence, coalesce(new.worker, old.worker), new.message);
 END;
 
 CREATE TRIGGER job_starts AFTER INSERT ON jobs BEGIN
