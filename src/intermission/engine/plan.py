@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import tee
+from itertools import chain, count, repeat, tee
 from typing import Any
 
 from intermission.model import (
@@ -67,11 +67,11 @@ def expand(job: Job, plans: Plans, new: str | None = None) -> Iterator[Task]:
     ]
     for plan, texts in plans.items():
         mapped = [spec for spec in wanted if spec.plan == plan]
-        names = [spec.name for spec in mapped]
-        along = zip(*keys.along(mapped, texts), strict=True)
-        for index, (chunk, named) in enumerate(zip(texts, along, strict=True) if mapped else ()):
-            for name, key in zip(names, named, strict=True):
-                yield Task(name, index, key, chunk)
+        tasks = (
+            map(Task, repeat(spec.name), count(), named, texts)
+            for spec, named in zip(mapped, keys.along(mapped, texts), strict=True)
+        )
+        yield from chain.from_iterable(zip(*tasks, strict=True))
     for spec in wanted:
         if spec.plan is None:
             yield Task(spec.name, 0, keys.at(spec, None, {}))

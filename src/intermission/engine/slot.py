@@ -7,6 +7,7 @@ instant: what it had not committed by a receipt did not happen.
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import logging
 import os
@@ -145,6 +146,7 @@ class _Slot:
                 worker=orders.worker,
                 fetch_source=orders.fetch_source,
             )
+            gc.freeze()  # what the pipeline imported stays: nobody looks for garbage in it
         _limit(orders.settings)
         return self._works[orders.name]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -41,12 +41,17 @@ class Slot:
         """The task it is running, or about to."""
         return next(iter(self.batch.values()))
 
-    def answered(self, task_id: int) -> Lease | None:
-        """Take a task off the batch; None if it is not on it."""
-        lease = self.batch.pop(task_id, None)
+    def answered(self, said: Iterable[Outcome | Progressed]) -> list[tuple[Lease, Outcome]]:
+        """Take the tasks that ended off the batch; each that was on it, with its end."""
+        ended = [
+            (lease, one)
+            for one in said
+            if not isinstance(one, Progressed)
+            and (lease := self.batch.pop(one.task_id, None)) is not None
+        ]
         if not self.batch and not self.killed:
             self.verdict, self.deadline_s = "", None
-        return lease
+        return ended
 
     def cancel(self, task_id: int) -> None:
         with suppress(OSError):

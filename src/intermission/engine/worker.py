@@ -17,6 +17,7 @@ from typing import Any
 from intermission.engine import record
 from intermission.engine.assignment import Assignment
 from intermission.engine.drain import Drain
+from intermission.engine.garbage import seldom_collected
 from intermission.engine.guardian import Guardian
 from intermission.engine.keeper import Held, Keeper
 from intermission.engine.outcome import (
@@ -88,7 +89,7 @@ class Worker:
 
         Raises `EnvironmentFault` when the machine cannot go on; progress is saved then too.
         """
-        with self._drain.listening() as wake:
+        with self._drain.listening() as wake, seldom_collected():
             self._keeper.start()
             try:
                 while self._take_on(assignments) or self._slots.busy:
@@ -239,25 +240,26 @@ class Worker:
     def _record(self, slot: Slot) -> None:
         """Write what a slot said into the ledger."""
         assignment = self._open.get(slot.orders)
+        said = self._slots.hear(slot)
+        if assignment is None:
+            return
+        for one in said:
+            if isinstance(one, Progressed):
+                self._keeper.progress(assignment.name, one.task_id, one.fraction)
+        ended = slot.answered(said)
+        if not ended:
+            return
+        slot.started_s = self._clock.monotonic_s()
+        if slot.deadline_s is not None and not slot.verdict:
+            timeout_s = assignment.job.step(ended[-1][0].step).timeout_s
+            slot.deadline_s = slot.started_s + (timeout_s or 0.0)
         finished: list[tuple[Lease, Finished]] = []
-        now_s = self._clock.monotonic_s()
-        for outcome in self._slots.hear(slot):
-            if assignment is None:
-                continue
-            if isinstance(outcome, Progressed):
-                self._keeper.progress(assignment.name, outcome.task_id, outcome.fraction)
-                continue
-            lease = slot.answered(outcome.task_id)
-            if lease is None:
-                continue
-            slot.started_s = now_s
-            if slot.deadline_s is not None and not slot.verdict:
-                slot.deadline_s = now_s + (assignment.job.step(lease.step).timeout_s or 0.0)
-            if isinstance(outcome, Finished):
-                finished.append((lease, outcome))
+        for lease, one in ended:
+            if isinstance(one, Finished):
+                finished.append((lease, one))
             else:
-                self._record_trouble(assignment, lease, outcome)
-        if assignment is not None and finished:
+                self._record_trouble(assignment, lease, one)
+        if finished:
             self._record_finished(assignment, finished)
 
     def _record_finished(
@@ -282,7 +284,7 @@ class Worker:
         for (lease, outcome), ok in zip(finished, accepted, strict=True):
             if ok:
                 tally.finished(lease.step, outcome.took_s, outcome.completion.adopted)
-                tally.warnings += (f"{lease.step}: {w}" for w in outcome.warnings)
+                tally.warnings += [f"{lease.step}: {w}" for w in outcome.warnings]
 
     def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Outcome) -> None:
         ledger, job, delays_s = assignment.ledger, assignment.job, self._settings.retry_delays_s

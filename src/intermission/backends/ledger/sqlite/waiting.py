@@ -6,6 +6,7 @@ Everything here runs inside a transaction of the caller's.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -82,16 +83,16 @@ class Waiting(Reads):
 
     def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
         """Insert tasks; how many of each step there are, and whether any of them is new."""
-        numbers = self._numbers(job_id)
-        states: dict[int, str] = {}
-        counts: dict[int, int] = {}
+        places = {
+            name: (step, self._first_state(job_id, step))
+            for name, step in self._numbers(job_id).items()
+        }
+        counts: dict[int, int] = defaultdict(int)
 
         def row(task: Task) -> tuple[Any, ...]:
-            step = numbers[task.step]
-            if step not in states:
-                states[step] = self._first_state(job_id, step)
-            counts[step] = counts.get(step, 0) + 1
-            return step, task.index, task.key, task.chunk, states[step]
+            step, state = places[task.step]
+            counts[step] += 1
+            return step, task.index, task.key, task.chunk, state
 
         before = self._db.total_changes()
         self._each("insert_tasks", map(row, tasks), job_id, self._clock.now_ms())
