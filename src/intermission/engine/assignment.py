@@ -19,7 +19,7 @@ from intermission.settings import Settings
 
 BATCH_S = 0.1
 """Tasks that together take about this long travel to a slot in one message."""
-BATCH_MAX = 512
+BATCH_MAX = 2048
 
 
 @dataclass

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -18,7 +17,7 @@ from intermission.backends.ledger.sqlite.connection import translated
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Inputs
 from intermission.backends.ledger.sqlite.rooms import Rooms
-from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Waiting, as_json
+from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Row, Waiting, as_json
 from intermission.engine.dependants import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
@@ -34,6 +33,7 @@ from intermission.model import (
     JobState,
     Lease,
     Limit,
+    Receipt,
     Renewal,
     StepKind,
     StepSpec,
@@ -69,6 +69,7 @@ class SqliteLedger(Waiting):
                         (id, no, numbers[edge.upstream], edge.kind, plan and numbers[plan]),
                     )
             self._add(id, tasks)
+            self._recount(id)
             self._after_change(id)
             return True
 
@@ -110,7 +111,7 @@ class SqliteLedger(Waiting):
                 room = capacity - len(leases)
                 rows = self._claim_job(id, room, frozenset(can), values, rooms)
                 if rows:
-                    self._tell_claims(id, rows, worker, now["now_ms"])
+                    self._tell("leased", rows, now["now_ms"])
                     self._db.execute(SQL["job_runs"], now | {"job": id})
                     leases += self._leases(id, rows)
             rooms.settle()
@@ -118,11 +119,11 @@ class SqliteLedger(Waiting):
 
     def _claim_job(
         self, id: int, capacity: int, can: frozenset[str], values: dict[str, Any], rooms: Rooms
-    ) -> list[tuple[Any, ...]]:
+    ) -> list[Row]:
         """Rows of one job, oldest first; no step gets more than its limit leaves room for."""
         job = self._job(id)
         values = values | {"job": id}
-        rows: list[tuple[Any, ...]] = []
+        rows: list[Row] = []
         for no, spec in enumerate(job.steps):
             if spec.needs is None or spec.needs in can:
                 patient = spec.prefers is not None and spec.prefers not in can
@@ -159,21 +160,13 @@ class SqliteLedger(Waiting):
         (held,) = self._db.execute(SQL["held_of_step"], values).fetchone()
         return max(0, spec.concurrency - held)
 
-    def _tell_claims(
-        self, job_id: int, rows: list[tuple[Any, ...]], worker: str, now_ms: int
-    ) -> None:
-        alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-        for id, fence, _, step, _, _, _, state, message in rows:
-            alike[job_id, step, state, fence, worker, message].append(id)
-        self._tell("leased", alike, now_ms)
-
-    def _leases(self, job_id: int, rows: list[tuple[Any, ...]]) -> list[Lease]:
+    def _leases(self, job_id: int, rows: list[Row]) -> list[Lease]:
         job = self._job(job_id)
         names = [spec.name for spec in job.steps]
         shared: dict[tuple[int, int], Any] = {}
         none: Inputs = {}
         leases: list[Lease] = []
-        for id, fence, attempt, step, index, key, chunk, _, _ in rows:
+        for id, fence, _, step, _, _, _, index, key, attempt, chunk in rows:
             some = job.steps[step].edges
             inputs = self._inputs(job_id, step, index, shared) if some else none
             lease = Lease(id, fence, attempt, job.key, names[step], index, key, chunk, inputs)
@@ -196,46 +189,38 @@ class SqliteLedger(Waiting):
         return Renewal(frozenset(lost), frozenset(cancelled))
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
-        fresh: set[tuple[int, int]] = set()
-        indexes: dict[tuple[int, int], list[int]] = defaultdict(list)
         with self._transaction():
-            plans = [one for one in done if one.plans]
-            others = [one for one in done if not one.plans]
-            for some in (*([plan] for plan in plans), others):
-                for id, fence, _, job_id, step, index, _, _ in self._finish(some):
-                    fresh.add((id, fence))
-                    indexes[job_id, step].append(index)
-            self._unblock_after(indexes)
-            for job_id in {job_id for job_id, _ in indexes}:
+            rows = [row for one in done if one.plans for row in self._finish([one])]
+            rows += self._finish([one for one in done if not one.plans])
+            self._unblock_after(rows)
+            for job_id in {row[2] for row in rows}:
                 self._settle(job_id)
-            if len(fresh) == len(done):
+            if len(rows) == len(done):
                 return [True] * len(done)
+            fresh = {row[:2] for row in rows}
             return [(one.task_id, one.fence) in fresh or self._is_repeat(one) for one in done]
 
     def _is_repeat(self, done: Completion) -> bool:
         fate = self._db.execute(SQL["fate"], (done.task_id,)).fetchone()
         return fate is not None and fate[:2] == ("done", done.fence) and done.key in (None, fate[3])
 
-    def _finish(self, done: Sequence[Completion]) -> list[tuple[Any, ...]]:
+    def _finish(self, done: Sequence[Completion]) -> list[Row]:
         """Make the tasks of those that take effect `done`; their rows as they were before."""
         now_ms = self._clock.now_ms()
-        ends = {(one.task_id, one.fence): one for one in done}
+        expected = {(one.task_id, one.fence): one for one in done}
         ids = as_json([one.task_id for one in done])
-        rows: list[tuple[Any, ...]] = []
-        ended: list[tuple[Any, ...]] = []
-        alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        rows: list[Row] = []
+        ends: list[tuple[Any, ...]] = []
         for row in self._db.execute(SQL["can_end"], (ids,)).fetchall():
-            id, fence, key, job_id, step, _, state, worker = row
-            one = ends.get((id, fence))
-            if one is not None and one.key in (None, key):
+            one = expected.get(row[:2])
+            if one is not None and (one.key is None or one.key == row[-1]):
                 rows.append(row)
-                ended.append((id, one.result, *_receipt(one), one.adopted))
-                alike[job_id, step, state, fence, worker, None].append(id)
-        self._each("complete", ended, now_ms)
-        self._tell("done", alike, now_ms)
-        for job_id, step, *_ in alike:
+                ends.append((one.task_id, one.result, *_receipt(one.receipt), one.adopted))
+        self._each("complete", ends, now_ms)
+        self._tell("done", rows, now_ms)
+        for job_id, step in {row[2:4] for row in rows}:
             if self._job(job_id).steps[step].kind is StepKind.PLAN:
-                self._expand(job_id, step, done[0])
+                self._expand(job_id, step, done[0])  # a plan comes alone
         return rows
 
     def _expand(self, job_id: int, step: int, completion: Completion) -> None:
@@ -258,6 +243,7 @@ class SqliteLedger(Waiting):
             changed |= self._db.changes() > 0
         if changed:
             self._replanned(job_id, mapped)
+            self._recount(job_id)
         self._after_change(job_id)
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
@@ -402,9 +388,9 @@ def _limits(spec: StepSpec) -> tuple[Any, ...]:
     return spec.attempts, spec.needs, spec.prefers, spec.concurrency, spec.gap
 
 
-def _receipt(done: Completion) -> tuple[str | None, str | None]:
-    """The key of a completion's receipt and the files it names, as they are stored."""
-    if done.receipt is None:
+def _receipt(receipt: Receipt | None) -> tuple[str | None, str | None]:
+    """A receipt's key and the files it names, as they are stored."""
+    if receipt is None:
         return None, None
-    refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in done.receipt.files]
-    return done.receipt.task_key, as_json(refs) if refs else None
+    refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files]
+    return receipt.task_key, as_json(refs) if refs else None

@@ -70,8 +70,9 @@ JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no
 WHERE j.pipeline = :pipeline AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: claimable
--- As they will be once they are claimed, and why they are claimable.
-SELECT id, fence + 1, attempts + 1, step, idx, key, chunk, state, message FROM tasks
+-- Fence and attempts as they will be.
+SELECT id, fence + 1, job_id, step, state, :worker, message, idx, key, attempts + 1, chunk
+FROM tasks
 WHERE job_id = :job AND step = :step AND ready_s <= :now_s AND updated_ms <= :since_ms
   AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt')
 ORDER BY id LIMIT :room;
@@ -79,7 +80,7 @@ ORDER BY id LIMIT :room;
 -- name: claim
 UPDATE tasks
 SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
-    lease_s = :lease_s, token = NULL, progress = 0, started_ms = :now_ms, ended_ms = NULL,
+    lease_s = :lease_s, progress = 0, started_ms = :now_ms, ended_ms = NULL,
     updated_ms = :now_ms
 WHERE id IN (SELECT value FROM json_each(:ids));
 
@@ -104,7 +105,7 @@ SELECT t.state, t.fence, j.state, t.key FROM tasks AS t JOIN jobs AS j ON j.id =
 WHERE t.id = ?;
 
 -- name: can_end
-SELECT id, fence, key, job_id, step, idx, state, worker FROM tasks
+SELECT id, fence, job_id, step, state, worker, NULL, idx, key FROM tasks
 WHERE id IN (SELECT value FROM json_each(?))
   AND (state = 'leased' OR state = 'running' OR state = 'abandoned');
 

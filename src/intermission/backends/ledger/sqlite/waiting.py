@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
@@ -24,6 +24,9 @@ _ROWS_AT_ONCE = 64, 8, 1
 """So many rows a statement takes: few statements to prepare, and each of them used often."""
 _INDEX_MAX = 2**63 - 1
 
+Row = tuple[Any, ...]
+"""A task that is about to change: its id, then what its event will say (fence, job, step, state
+before, worker, message), then its index, its key and more."""
 Span = dict[str, int]
 """The chunks concerned: `first` to `last`, both included."""
 
@@ -70,19 +73,19 @@ class Waiting(Reads):
                 self._db.execute(repeated(name, count), (*flat, *values))
             rest = iter(some)
 
-    def _tell(self, now: str, alike: Mapping[tuple[Any, ...], list[int]], now_ms: int) -> None:
-        """Append the events of tasks that have just changed.
-
-        By job, step, state before, fence, worker and message: the tasks of which all are equal.
-        """
-        for (job_id, step, was, fence, worker, message), ids in alike.items():
+    def _tell(self, now: str, rows: Iterable[Row], now_ms: int) -> None:
+        """Append the events of tasks that change, given as they are before."""
+        alike: dict[Row, list[int]] = defaultdict(list)
+        for row in rows:
+            alike[row[1:7]].append(row[0])
+        for (fence, job_id, step, was, worker, message), ids in alike.items():
             values = {"n": len(ids), "tasks": as_json(ids), "now": now, "now_ms": now_ms}
             values |= {"job": job_id, "step": step, "was": was, "fence": fence}
             values |= {"worker": worker, "message": message}
             self._db.execute(SQL["insert_events"], values)
 
     def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
-        """Insert tasks; how many of each step there are, and whether any of them is new."""
+        """Insert tasks; how many of each step there are, and whether any is new. Recount then."""
         places = {
             name: (step, self._first_state(job_id, step))
             for name, step in self._numbers(job_id).items()
@@ -96,9 +99,7 @@ class Waiting(Reads):
 
         before = self._db.total_changes()
         self._each("insert_tasks", map(row, tasks), job_id, self._clock.now_ms())
-        changed = self._db.total_changes() > before
-        self._recount(job_id)
-        return counts, changed
+        return counts, self._db.total_changes() > before
 
     def _first_state(self, job_id: int, step: int) -> str:
         """`pending` for a step whose tasks surely can start; the others are looked at later."""
@@ -110,6 +111,7 @@ class Waiting(Reads):
         return "pending" if ready else "blocked"
 
     def _recount(self, job_id: int) -> None:
+        """Count anew: tasks came or went, which leaves no events."""
         self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
         self._db.execute(SQL["recount"], {"job": job_id})
         self._mark_counted()
@@ -118,19 +120,20 @@ class Waiting(Reads):
         values = {"job": job_id, "step": step} | span | self._now()
         return len(self._db.execute(SQL["unblock"], values).fetchall())
 
-    def _unblock_after(self, indexes: Mapping[tuple[int, int], Sequence[int]]) -> None:
-        """Re-check what waited for tasks that ended, the indexes by job and step.
+    def _unblock_after(self, ended: Sequence[Row]) -> None:
+        """Re-check what waited for tasks that ended.
 
         A fan-in is looked at once, however many of its inputs ended.
         """
         waiting: dict[tuple[int, int], list[Span]] = {}
-        for (job_id, step), at in indexes.items():
+        for job_id, step in {row[2:4] for row in ended}:
             name = self._job(job_id).steps[step].name
             for no, spec in enumerate(self._job(job_id).steps):
                 for edge in spec.edges:
                     if edge.upstream == name:
                         same = edge.kind is EdgeKind.SAME
-                        spans = _runs(at) if same else [span(None)]
+                        here = (row[7] for row in ended if row[2:4] == (job_id, step))
+                        spans = _runs(here) if same else [span(None)]
                         waiting.setdefault((job_id, no), []).extend(spans)
         for (job_id, step), spans in waiting.items():
             for one in spans:
@@ -202,4 +205,3 @@ class Waiting(Reads):
         for no in mapped:
             for dependant, at in dependants(job, job.steps[no].name, None, (EdgeKind.ALL,)):
                 self._put_back(job_id, dependant, at, "blocked", NOT_BLOCKED)
-        self._recount(job_id)
