@@ -33,7 +33,7 @@ from intermission.model import (
     Source,
     StepSpec,
 )
-from intermission.pipeline import Context, Pipeline
+from intermission.pipeline import Context, Pipeline, Step
 from intermission.pipeline.context import RESULT_NAME
 from intermission.ports.store import Store
 from intermission.telemetry import reached
@@ -53,8 +53,14 @@ class Work:
     check_source: SourceCheck = field(default_factory=SourceCheck)
 
     @cached_property
-    def params(self) -> dict[str, Any]:
-        return self.pipeline.unbind(self.job.params)
+    def specs(self) -> dict[str, StepSpec]:
+        return {spec.name: spec for spec in self.job.steps}
+
+    @cached_property
+    def params(self) -> dict[str, dict[str, Any]]:
+        """By step, the parameters it declares."""
+        values = self.pipeline.unbind(self.job.params)
+        return {spec.name: {name: values[name] for name in spec.params} for spec in self.job.steps}
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class Hooks:
 
 def run_task(work: Work, lease: Lease, hooks: Hooks) -> Completion:
     """Run a task, or adopt the receipt it already has."""
-    spec = work.job.step(lease.step)
+    spec = work.specs[lease.step]
     if spec.light:
         result = _call(work, spec, lease, hooks, None)
         return Completion(lease.task_id, lease.fence, result, key=lease.key)
@@ -100,7 +106,7 @@ def _completion(lease: Lease, receipt: Receipt, adopted: bool) -> Completion:
 
 def finish_deferred(work: Work, lease: Lease, result: str) -> Completion:
     """Finish a task that was deferred with a result from outside; a receipt it has wins."""
-    spec = work.job.step(lease.step)
+    spec = work.specs[lease.step]
     step = work.pipeline.steps[spec.name]
     value = step.decode(result, {})
     if step.plans is not None:  # whoever found the chunks, they are checked and put in order
@@ -168,7 +174,7 @@ def gaps(lease: Lease) -> list[str]:
 def _call(work: Work, spec: StepSpec, lease: Lease, hooks: Hooks, folder: Path | None) -> str:
     """The step's result on this task's inputs, as JSON."""
     step = work.pipeline.steps[spec.name]
-    arguments = _arguments(work, spec, lease)
+    arguments = _arguments(work, spec, step, lease)
     if spec.reads_source:
         work.check_source(work.job.source)
     if step.context_param is not None:
@@ -183,17 +189,16 @@ def _call(work: Work, spec: StepSpec, lease: Lease, hooks: Hooks, folder: Path |
             is_cancelled=hooks.is_cancelled,
         )
     reached("before-step")
-    result = step(**arguments)
+    result = step.function(**arguments)
     reached("after-step")
     if spec.reads_source:
         work.check_source(work.job.source)
     return step.encode(result, folder)
 
 
-def _arguments(work: Work, spec: StepSpec, lease: Lease) -> dict[str, Any]:
+def _arguments(work: Work, spec: StepSpec, step: Step, lease: Lease) -> dict[str, Any]:
     """Parameters, the source, the chunk and the results upstream, as the step declares them."""
-    step = work.pipeline.steps[spec.name]
-    arguments: dict[str, Any] = {name: work.params[name] for name in spec.params}
+    arguments = work.params[spec.name].copy()
     if step.source_param is not None:
         source = work.job.source
         if work.fetch_source is not None:  # and only if the step asks for the file

@@ -82,6 +82,7 @@ class _Slot:
             if isinstance(message, Orders):
                 self._orders[message.name] = message
             elif isinstance(message, Batch):
+                self._sent_at = time.monotonic()  # the first end may wait as long as any other
                 for lease in message.leases:
                     self._unsent.append(self._run_one(self._orders[message.orders], lease))
                     if time.monotonic() - self._sent_at > FLUSH_EVERY_S:

@@ -284,7 +284,8 @@ class Worker:
         for (lease, outcome), ok in zip(finished, accepted, strict=True):
             if ok:
                 tally.finished(lease.step, outcome.took_s, outcome.completion.adopted)
-                tally.warnings += [f"{lease.step}: {w}" for w in outcome.warnings]
+                for warning in outcome.warnings:
+                    tally.warnings.append(f"{lease.step}: {warning}")
 
     def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Outcome) -> None:
         ledger, job, delays_s = assignment.ledger, assignment.job, self._settings.retry_delays_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -53,9 +53,19 @@ def _is_plain(field: FieldInfo) -> bool:
     return field.annotation is int and not (renamed or changed or field.exclude)
 
 
+def _texts(chunks: Sequence[Chunk]) -> Iterable[str]:
+    kinds = set(map(type, chunks))
+    template = _template(*kinds) if len(kinds) == 1 else None
+    if template is None:
+        return (chunk.canonical() for chunk in chunks)
+    return (template % chunk.__dict__ for chunk in chunks)
+
+
 def ordered(step: str, chunks: Iterable[Chunk]) -> list[str]:
     """The canonical texts of a plan's chunks, in field order. Refuses a duplicate."""
-    rows = [(tuple(chunk.__dict__.values()), chunk.canonical()) for chunk in chunks]
+    chunks = list(chunks)
+    fields = (tuple(chunk.__dict__.values()) for chunk in chunks)
+    rows = list(zip(fields, _texts(chunks), strict=True))
     try:
         rows.sort()
     except TypeError:  # fields that do not compare, such as None beside a number
