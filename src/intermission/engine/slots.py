@@ -41,7 +41,9 @@ class Slot:
         """The task it is running, or about to."""
         return next(iter(self.batch.values()))
 
-    def answered(self, said: Iterable[Outcome | Progressed]) -> list[tuple[Lease, Outcome]]:
+    def answered(
+        self, said: Iterable[Outcome | Progressed], now_s: float
+    ) -> list[tuple[Lease, Outcome]]:
         """Take the tasks that ended off the batch; each that was on it, with its end."""
         ended = [
             (lease, one)
@@ -49,6 +51,10 @@ class Slot:
             if not isinstance(one, Progressed)
             and (lease := self.batch.pop(one.task_id, None)) is not None
         ]
+        if ended:
+            if self.deadline_s is not None and not self.verdict:  # the next has as long again
+                self.deadline_s += now_s - self.started_s
+            self.started_s = now_s
         if not self.batch and not self.killed:
             self.verdict, self.deadline_s = "", None
         return ended

@@ -110,7 +110,8 @@ class Worker:
     def drain(self, reason: str, budget_s: float | None = None) -> None:
         """Stop claiming; finish what can finish in time; give the rest back. Twice: at once.
 
-        For any thread. `budget_s` in place of `drain_s` never lengthens a drain."""
+        For any thread. `budget_s` takes the place of `drain_s`, and never lengthens a drain.
+        """
         self._drain.ask(reason, budget_s)
 
     @property
@@ -246,15 +247,8 @@ class Worker:
         for one in said:
             if isinstance(one, Progressed):
                 self._keeper.progress(assignment.name, one.task_id, one.fraction)
-        ended = slot.answered(said)
-        if not ended:
-            return
-        slot.started_s = self._clock.monotonic_s()
-        if slot.deadline_s is not None and not slot.verdict:
-            timeout_s = assignment.job.step(ended[-1][0].step).timeout_s
-            slot.deadline_s = slot.started_s + (timeout_s or 0.0)
         finished: list[tuple[Lease, Finished]] = []
-        for lease, one in ended:
+        for lease, one in slot.answered(said, self._clock.monotonic_s()):
             if isinstance(one, Finished):
                 finished.append((lease, one))
             else:

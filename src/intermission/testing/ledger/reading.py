@@ -142,6 +142,33 @@ class Reading(Suite):
         assert list(all_events(other)) == everything
         other.close()
 
+    def test_a_batch_is_read_event_by_event_from_anywhere(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        made = planned(ledger, fan_job(), 5)
+        fail(ledger, take_one(ledger), delay_s=0)
+        clock.advance(1)
+        leases = take(ledger, 4)  # a second try among first ones
+        assert {lease.attempt for lease in leases} == {1, 2}
+        assert finish(ledger, made, *leases) == [True] * 4
+        everything = ledger.events()
+        told = [(event.task_id, event.fence, event.now) for event in everything[-8:]]
+        ids = [(lease.task_id, lease.fence) for lease in leases]
+        assert sorted(told[:4]) == sorted((*held, "leased") for held in ids)
+        assert sorted(told[4:]) == sorted((*held, "done") for held in ids)
+        for at, event in enumerate(everything):
+            assert ledger.events(event.seq, limit=3) == everything[at + 1 : at + 4]
+
+    def test_a_cursor_outlives_a_forgotten_job(self, ledger: Ledger) -> None:
+        made = planned(ledger, fan_job(), 5)
+        assert finish(ledger, made, *take(ledger, 3)) == [True] * 3
+        seen = ledger.events()[-1].seq
+        assert ledger.forget(made.key)
+        other = submit(ledger, line_job(key="other"))
+        take_one(ledger)
+        told = sorted((event.job_key, event.now) for event in ledger.events(seen))
+        assert told == [(other.key, now) for now in ("leased", "pending", "running")]
+
     def test_a_whole_job_in_events(self, ledger: Ledger) -> None:
         made = submit(ledger, fan_job())
         run(ledger, made, found=chunks(1))
