@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from command_line import PIPELINES, Cli, in_sentence, until
 
+from servers.postgres import PostgresServer
+
 
 @pytest.fixture
 def fleet(cli: Cli) -> Cli:
@@ -60,6 +62,26 @@ def test_workers_share_jobs_and_nothing_runs_twice(fleet: Cli) -> None:
         whole = fleet.folder / f"videos/shouted/{n}/whole.txt"
         assert whole.read_text() == f"{n}B!CD!EF!GH!"
     assert fleet("ls", "--json").json["unreadable"] == []
+
+
+def test_a_fleet_on_postgresql_goes_on_after_a_crash_of_its_server(
+    fleet: Cli, postgres_server: Callable[..., PostgresServer]
+) -> None:
+    server = postgres_server()
+    fleet.env |= {"INTERMISSION_LEDGER": server.url, "INTERMISSION_LEASE_TTL_S": "30"}
+    for n in range(3):
+        fleet.source(f"videos/{n}.txt", f"{n}bcd")
+    submit(fleet, "gated", "videos")
+    workers = [fleet.start("worker") for _ in range(2)]
+    fleet.wait_for_call("waiting", times=3)
+    server.stop(signal.SIGKILL)
+    fleet.open_gate()
+    server.start()
+    until(all_done(fleet))
+    for worker in workers:
+        stop(fleet, worker)
+    calls = fleet.calls()
+    assert {calls[name] for name in ("pieces", "held 0", "held 2", "gather")} == {3}
 
 
 def test_a_run_in_place_finds_done_what_a_fleet_has_finished(fleet: Cli) -> None:

@@ -54,6 +54,10 @@ def documents(cli: Cli) -> Iterator[Any]:
     yield cli("inspect", source, "whole", "--json").json
     yield cli("why", source, "whole", "--json").json
     yield cli("logs", source, "shout[0]", "--json").json
+    shared = {"INTERMISSION_LEDGER": str(cli.folder / "shared.sqlite")}
+    yield cli("submit", letters, source, "--json", env=shared).json
+    yield cli("limit", "pipeline:letters", "--running", "2", "--json", env=shared).json
+    yield cli("failures", "--json", env=shared).json
 
 
 def test_what_is_printed_has_the_shape_that_is_documented(cli: Cli) -> None:
@@ -61,8 +65,8 @@ def test_what_is_printed_has_the_shape_that_is_documented(cli: Cli) -> None:
     for document in documents(cli):
         seen.add(document["event"])
         same_shape(EXAMPLES[document["event"]], document, document["event"])
-    # A drain is watched where runs are interrupted.
-    assert seen == EXAMPLES.keys() - {"draining"}
+    # A drain is watched where runs are interrupted, a key where there is a server.
+    assert seen == EXAMPLES.keys() - {"draining", "registered"}
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
