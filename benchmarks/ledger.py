@@ -37,7 +37,7 @@ QUICK = {
     "light": {"peers": 30, None: 1_000},
     "receipted": {None: 100},
     "sizes": [500, 2_000],
-    "half_done": 5_000,
+    "half_done": 20_000,
     "finished": 50,
 }
 
