@@ -36,3 +36,17 @@ def require() -> Callable[[str], str]:
         return path
 
     return find
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is slow comes first in every worker's share, so that none of it is left for the end."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    size = -(-len(items) // workers)
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        own = slow[worker::workers]
+        ordered += own + quick[: max(0, size - len(own))]
+        del quick[: max(0, size - len(own))]
+    items[:] = ordered + quick

@@ -167,7 +167,8 @@ def test_version(cli: Cli) -> None:
 
 def test_shell_completion(cli: Cli) -> None:
     asked = {"_INTERMISSION_COMPLETE": "complete_bash", "COMP_WORDS": "intermission re"}
-    assert cli(env={**asked, "COMP_CWORD": "1"}).out.split() == ["retry", "rebuild"]
+    commands = cli(env={**asked, "COMP_CWORD": "1"}).out.split()
+    assert commands == ["retry", "rebuild", "register", "resume"]
 
 
 def test_a_bug_is_called_one(cli: Cli) -> None:
