@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from random import uniform
 from typing import Any
@@ -30,6 +31,8 @@ POLL_S = 1.0
 """How often an idle worker asks, if nothing wakes it sooner."""
 AWAY_S = 5.0
 """How long to leave a ledger alone that did not answer."""
+HOARD_S = 1.0
+"""How long a task may wait here for a slot while other workers may have one."""
 KEEP_S = 30.0
 """How long a job stays open after its last task here, because more of it may come."""
 log = logging.getLogger(__name__)
@@ -56,6 +59,7 @@ class FleetWorker(Worker):
         self._open_job = open_job
         self._ask_at_s = 0.0
         self._rescue_at_s = 0.0
+        self._idle_s = 0.0
         self._used_s: dict[str, float] = {}
         """By assignment, when it last had something to do."""
 
@@ -78,11 +82,22 @@ class FleetWorker(Worker):
                 self._ledger.rescue()
             if now_s >= self._ask_at_s and self._slots.idle > 0:
                 self._claim_any(now_s)
+            self._share(now_s)
         except LedgerError as e:  # what runs goes on as long as its leases do
             log.warning("%s", e)
             self._ask_at_s = now_s + AWAY_S
         self._close_unused(now_s)
         return True
+
+    def _share(self, now_s: float) -> None:
+        """Give back what was claimed for short tasks, when long ones have taken all slots."""
+        if self._slots.idle > 0:
+            self._idle_s = now_s
+        elif now_s - self._idle_s > HOARD_S:
+            for assignment in self._open.values():
+                if assignment.backlog:
+                    self._give_back(assignment, list(assignment.backlog), "no slot was free")
+                    assignment.backlog.clear()
 
     def _claim_any(self, asked_at_s: float) -> None:
         opened = list(self._open.values())
@@ -182,5 +197,6 @@ class FleetWorker(Worker):
     def _leave(self) -> None:
         """Give back what was not begun. The jobs go on elsewhere, so nothing is said of them."""
         for assignment in list(self._open.values()):
-            self._give_back(assignment, list(assignment.backlog), self._drain.reason or "")
+            with suppress(IntermissionError):  # a ledger that is away loses nothing: leases end
+                self._give_back(assignment, list(assignment.backlog), self._drain.reason or "")
             self._end(assignment)
