@@ -123,6 +123,23 @@ def test_a_killed_workers_tasks_run_elsewhere(fleet: Cli) -> None:
     assert (calls["held 0"], calls["held 2"], calls["gather"]) == (1, 2, 1)
 
 
+def test_a_busy_worker_keeps_nothing_from_an_idle_one(fleet: Cli) -> None:
+    """Short tasks made it claim many; then a long one takes its only slot."""
+    fleet.env |= {"INTERMISSION_SLOTS": "1", "INTERMISSION_LEASE_TTL_S": "600"}
+    for n in range(3):
+        fleet.source(f"videos/{n}.txt", f"{n}bcd")
+    submit(fleet, "gated", "videos")
+    workers = [fleet.start("worker")]
+    fleet.wait_for_call("waiting")
+    workers.append(fleet.start("worker"))
+    fleet.wait_for_call("waiting", times=2)
+    fleet.open_gate()
+    until(all_done(fleet))
+    for worker in workers:
+        stop(fleet, worker)
+    assert fleet.calls()["gather"] == 3
+
+
 def test_a_drained_workers_tasks_go_on_elsewhere_at_once(fleet: Cli) -> None:
     fleet.env |= {"INTERMISSION_LEASE_TTL_S": "600", "INTERMISSION_DRAIN_S": "0"}
     source = fleet.source()

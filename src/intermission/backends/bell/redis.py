@@ -207,7 +207,7 @@ class RedisBell:
                 )
                 if not waiting:
                     self._listening.xgroup_delconsumer(stream, self.fleet, self._me)
-        except Exception:
+        except Exception:  # a bell that is closed raises nothing, and others clear up later
             log.debug("left for others to forget", exc_info=True)
         self._listening.close()
 
