@@ -21,6 +21,7 @@ in the backend that met them.
     │   └── LockLost                 75   another machine took the workspace over
     ├── WorkspaceBusy                75   another machine is at work in the workspace
     ├── SourceError                   1   permanent: a source is missing or unreadable
+    │   ├── EmptyPlace                1   a folder or prefix has no file that is wanted
     │   └── SourceChanged             1   its content changed while it was being worked on
     ├── TaskError                     1   retryable: one attempt went wrong
     │   ├── Permanent                 1   no further attempt can help
@@ -136,6 +137,10 @@ class WorkspaceBusy(IntermissionError):
 
 class SourceError(IntermissionError):
     """A source is missing or cannot be read."""
+
+
+class EmptyPlace(SourceError):
+    """A folder, pattern or prefix can be looked at, and nothing in it is wanted."""
 
 
 class SourceChanged(SourceError):

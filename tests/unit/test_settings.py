@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -197,3 +198,65 @@ def test_renewals_must_fit_into_the_lease(project: Path) -> None:
 
 def test_every_setting_says_what_it_is() -> None:
     assert all(field.description for field in Settings.model_fields.values())
+
+
+WATCH = {"place": "in", "pipeline": "transcribe"}
+
+
+def test_watches_are_tables_in_a_file(project: Path) -> None:
+    write(
+        project / "intermission.toml",
+        """
+        [[watches]]
+        place = "in"
+        pipeline = "transcribe"
+        include = ["*.mp4", "*.mov"]
+        params = { model = "tiny.en", chunk_seconds = 30 }
+
+        [[watches]]
+        place = "s3://bucket/in"
+        pipeline = "transcribe"
+        cron = "0 2 * * *"
+        timezone = "Europe/Berlin"
+        """,
+    )
+    here, there = load(project).settings.watches
+    assert (here.place, here.include, here.every_s) == ("in", ("*.mp4", "*.mov"), None)
+    assert here.params == {"model": "tiny.en", "chunk_seconds": 30}
+    assert (there.cron, there.timezone) == ("0 2 * * *", "Europe/Berlin")
+
+
+def test_watches_are_json_in_a_variable(project: Path) -> None:
+    found = load(project, INTERMISSION_WATCHES=json.dumps([WATCH | {"every_s": 2}]))
+    (watch,) = found.settings.watches
+    assert (watch.place, watch.pipeline, watch.every_s) == ("in", "transcribe", 2)
+
+
+@pytest.mark.parametrize(
+    ("watch", "message"),
+    [
+        (
+            {"place": "in"},
+            "watches, number 2: pipeline is missing. Expected: an installed pipeline",
+        ),
+        (WATCH | {"evry_s": 3}, "watches, number 2: there is no 'evry_s'. Did you mean every_s?"),
+        (WATCH | {"colour": 3}, "there is no 'colour'. A watch has: place, pipeline, params,"),
+        (WATCH | {"every_s": 0}, "every_s cannot be 0: Input should be greater than or equal"),
+        (WATCH | {"priority": True}, "priority cannot be True"),
+        (WATCH | {"params": 3}, "params cannot be 3"),
+        (WATCH | {"place": ""}, "place cannot be ''"),
+    ],
+)
+def test_a_wrong_watch_is_named_by_its_number(
+    project: Path, watch: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(project, INTERMISSION_WATCHES=json.dumps([WATCH, watch]))
+    assert str(caught.value).startswith("environment INTERMISSION_WATCHES: watches")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["{", "3", "[3]", '{"place": "in"}', '"in"'])
+def test_watches_that_are_no_tables_are_refused(project: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="each a table with place and pipeline"):
+        load(project, INTERMISSION_WATCHES=text)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from intermission.errors import SourceError
+from intermission.errors import EmptyPlace, SourceError
 
 
 def find_sources(
@@ -25,7 +25,7 @@ def find_sources(
         found.update(dict.fromkeys(paths))
         if not paths:
             wanted = f" that matches {', '.join(include)}" if include else ""
-            raise SourceError(
+            raise EmptyPlace(
                 f"{place} has no file{wanted}.",
                 remedy="Give a file, a folder or a quoted pattern such as 'talks/*.mp4'.",
             )

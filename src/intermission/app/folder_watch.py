@@ -1,85 +1,177 @@
-"""Watching places: a job for every file that appears there, once it is complete.
+"""One watched place: a job for every file that appears there, once it is complete.
 
 A file in a folder counts as complete when nothing about it changed between two looks; an object
-in a bucket is complete as soon as it is listed. Each version of a file is submitted once, however
-often the watching is started again: the ledger knows which it had.
+in a bucket is complete as soon as it is listed. What has a job in the ledger is left alone,
+whatever became of that job: only people start a failed or cancelled one again. So nothing has to
+be remembered from one process to the next, and any number of them may watch the same place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from intermission.app.fleet import Fleet
-from intermission.app.places import ObjectPlace, Place, place_of
-from intermission.engine.source import signature
-from intermission.errors import IntermissionError, SourceError
-from intermission.model import Job
+from intermission.app.places import Place, listed_source
+from intermission.backends.store.local import LocalStore
+from intermission.engine.plan import make_job
+from intermission.engine.source import identify, signature
+from intermission.errors import (
+    EmptyPlace,
+    IntermissionError,
+    LedgerError,
+    SourceError,
+    StoreUnavailable,
+)
+from intermission.model import Job, Source, identity
 from intermission.pipeline import load
+from intermission.ports.ledger import Ledger
+from intermission.ports.store import Store
 
 PARTIAL = (".part", ".partial", ".crdownload", ".tmp", ".filepart", "~")
 """How the names of files end that somebody is still writing."""
 
+PAUSES_S = (10.0, 60.0, 300.0, 900.0, 3600.0)
+"""How long a file that could not be submitted is left alone: after the first time, the second..."""
+
+Outcome = tuple[Place, Job | IntermissionError]
+
+
+@dataclass(slots=True)
+class _File:
+    """A version of a file that was there at the last look."""
+
+    version: str
+    is_settled: bool
+    is_done: bool = False
+    is_told: bool = False
+    failures: int = 0
+    outages: int = 0
+    """How often the ledger or the store was away when it was to be submitted."""
+    next_try_s: float = 0.0
+
 
 class FolderWatch:
-    """Looks at places again and again; what is new and complete becomes a job."""
+    """Looks at a place; what is new and complete becomes a job.
+
+    Raises `UsageError` when the pipeline does not load or does not take the parameters.
+    """
 
     def __init__(
         self,
         fleet: Fleet,
         ref: str,
-        places: Sequence[str],
+        place: str,
         params: Mapping[str, Any],
         *,
         include: Sequence[str] = (),
         priority: int = 0,
     ) -> None:
+        self.place = place
         self._fleet = fleet
         self._ref = ref
-        self._places = places
         self._params = params
         self._include = include
         self._priority = priority
-        self._outputs = load(ref).output
-        self._before: dict[Place, str] = {}
-        """By file, its version at the last look."""
-        self._submitted = {
-            place_of(row.job.source): row.job.source.version
-            for row in reversed(fleet.ledger.jobs())
-            if row.job.pipeline == load(ref).name
-        }
+        self._pipeline = load(ref)
+        self._pipeline.bind(params)
+        self._files: dict[Place, _File] = {}
 
-    def look(self) -> Iterator[tuple[Place, Job | IntermissionError]]:
-        """Submit what is new; each with its job, or with why there is none."""
-        found = dict(self._versions())
-        for place, version in found.items():
-            settled = isinstance(place, ObjectPlace) or self._before.get(place) == version
-            if not settled or self._submitted.get(place) == version:
-                continue
-            self._submitted[place] = version
-            try:
-                job, _ = self._fleet.submit(self._ref, place, self._params, priority=self._priority)
-            except IntermissionError as e:
-                yield place, e
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether the last look found files that only another one can tell to be complete."""
+        return any(not file.is_settled for file in self._files.values())
+
+    def look(self, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[Outcome]:
+        """Submit what is new; each file with its job, or with why it has none, told once.
+
+        Raises when the place, its store or the ledger is away; the next look goes on from there.
+        """
+        self._list()
+        now_s = self._fleet.app.clock.monotonic_s()
+        due = [
+            (place, file)
+            for place, file in self._files.items()
+            if file.is_settled and not file.is_done and now_s >= file.next_try_s
+        ]
+        if not due:
+            return
+        # Should the ledger fail at one of them alone, the others have had their turn.
+        due.sort(key=lambda one: one[1].outages)
+        with closing(self._fleet.open_ledger()) as ledger:
+            for place, file in due:
+                if is_stopped():
+                    return
+                yield from self._take(ledger, place, file)
+
+    def _list(self) -> None:
+        found: dict[Place, _File] = {}
+        for place, version in self._versions():
+            file = self._files.get(place)
+            if file is None or file.version != version:
+                file = _File(version, is_settled=not isinstance(place, Path))
             else:
-                yield place, job
-        self._before = found
+                file.is_settled = True
+            found[place] = file
+        self._files = found
 
     def _versions(self) -> Iterator[tuple[Place, str]]:
-        for one in self._places:
-            try:
-                places = self._fleet.app.sources([one], self._include, self._outputs)
-            except SourceError:  # an empty folder is nothing unusual here
+        try:
+            places = self._fleet.app.sources([self.place], self._include, self._pipeline.output)
+        except EmptyPlace:
+            return
+        for place in places:
+            if place.name.endswith(PARTIAL):
                 continue
-            for place in places:
-                if place.name.endswith(PARTIAL):
+            if isinstance(place, Path):
+                try:
+                    if place.stat().st_size:
+                        yield place, signature(place)
+                except (OSError, SourceError):  # gone since it was listed
                     continue
-                if isinstance(place, Path):
-                    try:
-                        if place.stat().st_size:
-                            yield place, signature(place)
-                    except (OSError, SourceError):  # gone since it was listed
-                        continue
-                else:
-                    yield place, place.version
+            else:
+                yield place, place.version
+
+    def _take(self, ledger: Ledger, place: Place, file: _File) -> Iterator[Outcome]:
+        try:
+            # Those before it may have taken hours: a file that changed meanwhile is not complete.
+            if isinstance(place, Path) and signature(place) != file.version:
+                return
+            job = None
+            if not self._is_known(ledger, place):
+                how = {"priority": self._priority}
+                job, _ = self._fleet.submit(self._ref, place, self._params, **how)
+        except (LedgerError, StoreUnavailable):
+            file.outages += 1
+            raise  # the others would fare no better, and each would wait for it
+        except IntermissionError as e:
+            file.failures += 1
+            pause_s = PAUSES_S[min(file.failures, len(PAUSES_S)) - 1]
+            file.next_try_s = self._fleet.app.clock.monotonic_s() + pause_s
+            if not file.is_told:
+                file.is_told = True
+                yield place, e
+            return
+        file.is_done = True
+        if job is not None:
+            yield place, job
+
+    def _is_known(self, ledger: Ledger, place: Place) -> bool:
+        job = make_job(self._pipeline, self._ref, self._source(place), self._params)
+        return any(row.job.key == job.key for row in ledger.jobs(job.key))
+
+    def _source(self, place: Place) -> Source:
+        if isinstance(place, Path):
+            return identify(place, self._memory(place))
+        return listed_source(place)
+
+    def _memory(self, path: Path) -> Store:
+        """What is remembered of a file, so that it is not hashed again at every start."""
+        settings = self._fleet.settings
+        if settings.server is None:
+            return self._fleet.app.workspace(path).open_store()
+        # Its workspace will be the server's, beside the upload.
+        return LocalStore(settings.cache_dir.expanduser() / "watched" / identity(str(path))[:20])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
@@ -23,6 +23,7 @@ from intermission.engine.source import identify
 from intermission.engine.workspace import Workspace
 from intermission.errors import (
     AlreadyExists,
+    EmptyPlace,
     EnvironmentFault,
     LedgerError,
     SourceError,
@@ -46,6 +47,8 @@ class ObjectPlace:
     key: str
     version: str = field(default="", compare=False)
     """What a listing said of it, where it was found by one."""
+    size_bytes: int = field(default=0, compare=False)
+    """As listed, too."""
 
     def __str__(self) -> str:
         return f"{self.bucket}/{self.key}"
@@ -82,6 +85,13 @@ def place_of(source: Source) -> Place:
     return ObjectPlace(f"{scheme}://{bucket}", unquote(key))
 
 
+def uri_of(place: Place) -> str:
+    """What a source at this place has as its URI."""
+    if isinstance(place, ObjectPlace):
+        return f"{place.bucket}/{quote(place.key)}"
+    return place.as_uri()
+
+
 def find_places(
     given: Sequence[str], include: Sequence[str], settings: Settings, outputs: str
 ) -> list[Place]:
@@ -102,8 +112,9 @@ def _find_objects(
     place: ObjectPlace, include: Sequence[str], settings: Settings, outputs: str
 ) -> list[ObjectPlace]:
     store = _bucket(place, settings)
-    if place.key and not place.key.endswith("/") and store.stat(place.key) is not None:
-        return [place]
+    whole = store.stat(place.key) if place.key and not place.key.endswith("/") else None
+    if whole is not None:
+        return [replace(place, version=whole.version, size_bytes=whole.size_bytes)]
     prefix = place.key if not place.key or place.key.endswith("/") else f"{place.key}/"
     own = (f"{settings.checkpoints_prefix}/", f"{outputs}/")
     found: list[ObjectPlace] = []
@@ -114,10 +125,10 @@ def _find_objects(
             fnmatch(below, one) or fnmatch(PurePosixPath(below).name, one) for one in include
         )
         if wanted and not hidden and stat.size_bytes and not stat.key.startswith(own):
-            found.append(ObjectPlace(place.bucket, stat.key, stat.version))
+            found.append(ObjectPlace(place.bucket, stat.key, stat.version, stat.size_bytes))
     if not found:
         wanted = f" that matches {', '.join(include)}" if include else ""
-        raise SourceError(
+        raise EmptyPlace(
             f"{place} has no object{wanted}.", remedy="Check the bucket and the prefix."
         )
     return found
@@ -213,9 +224,14 @@ def identify_place(
     stat = _bucket(place, settings).stat(place.key)
     if stat is None:
         raise SourceError(f"{place} does not exist.", remedy="Check the bucket and the key.")
-    fingerprint = identity("object", stat.version, str(stat.size_bytes))
+    return listed_source(replace(place, version=stat.version, size_bytes=stat.size_bytes))
+
+
+def listed_source(place: ObjectPlace) -> Source:
+    """The source that an object was when it was listed."""
+    fingerprint = identity("object", place.version, str(place.size_bytes))
     uri = f"{place.bucket}/{quote(place.key)}"
-    return Source(uri, fingerprint, stat.size_bytes, stat.version)
+    return Source(uri, fingerprint, place.size_bytes, place.version)
 
 
 def _fetch_source(place: ObjectPlace, settings: Settings, folder: Path, source: Source) -> Path:

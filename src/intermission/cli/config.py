@@ -53,13 +53,11 @@ def show(
         }
         emit({"event": "settings", "settings": fields})
         return
+    fields = Settings.model_fields
     rows = [
-        (
-            name,
-            _text(value),
-            resolved.origin[name] if origin else Settings.model_fields[name].description or "",
-        )
+        (name, text, resolved.origin[name] if origin else fields[name].description or "")
         for name, value in values.items()
+        for text in _texts(value)
     ]
     print(table(("SETTING", "VALUE", "ORIGIN" if origin else "MEANING"), rows))
 
@@ -69,7 +67,18 @@ def _shown(value: object) -> object:
     return _PASSWORD.sub(r"\1**********@", value) if isinstance(value, str) else value
 
 
+def _texts(value: object) -> list[str]:
+    """A row of text; of tables, a row for each, with what it says and without the rest."""
+    if not isinstance(value, list) or not any(isinstance(one, dict) for one in value):
+        return [_text(value)]
+    return [
+        " ".join(f"{name}={_text(said)}" for name, said in one.items() if said) for one in value
+    ]
+
+
 def _text(value: object) -> str:
     if value is None:
         return "none"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_text(one)}" for name, one in value.items())
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

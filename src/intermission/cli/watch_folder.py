@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Annotated
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from intermission.cli.command import complain, say
 from intermission.cli.options import (
     Include,
     LedgerUrl,
@@ -21,6 +23,12 @@ from intermission.cli.options import (
     parse_params,
     refuse_option,
 )
+from intermission.cli.wording import near
+from intermission.errors import IntermissionError, UsageError
+
+if TYPE_CHECKING:
+    from intermission.app.places import Place
+    from intermission.model import Job
 
 
 def watch_folder(
@@ -39,8 +47,17 @@ def watch_folder(
         int, typer.Option(metavar="N", help="Jobs with a higher number go first.")
     ] = 0,
     every_s: Annotated[
-        float, typer.Option("--every-s", metavar="S", min=0.1, help="Time between two looks.")
-    ] = 10.0,
+        float | None,
+        typer.Option("--every-s", metavar="S", min=0.1, help="Time between two looks: 10."),
+    ] = None,
+    cron: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="Look at these times instead: '0 2 * * *'."),
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(metavar="ZONE", help="Of --cron: Europe/Berlin; else that of the machine."),
+    ] = None,
     output_dir: OutputDir = None,
     verbose: Verbose = False,
 ) -> None:
@@ -54,30 +71,44 @@ def watch_folder(
     settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
     from intermission.app.fleet import Fleet
     from intermission.app.folder_watch import FolderWatch
-    from intermission.cli.command import complain, say
-    from intermission.cli.wording import near
-    from intermission.errors import IntermissionError, UsageError
+    from intermission.app.watching import Watch, Watching, timing_of
     from intermission.pipeline import load
 
-    loaded = load(pipeline)
-    folders, own = own_options(places, loaded)
+    folders, own = own_options(places, load(pipeline))
     if not folders:
         raise UsageError("no place is given.", remedy="Name a folder or URL to watch.")
     params = {**parse_params(param), **own}
-    loaded.bind(params)
-    watch = FolderWatch(
-        Fleet(settings), pipeline, folders, params, include=include or (), priority=priority
-    )
+    how = {"include": include or (), "priority": priority}
+    fleet = Fleet(settings)
+    clock = fleet.app.clock
+    watches = [
+        Watch(
+            FolderWatch(fleet, pipeline, folder, params, **how),
+            timing_of(every_s, cron, timezone, clock),
+        )
+        for folder in folders
+    ]
+    with closing(fleet.open_ledger()) as opened:
+        opened.limits()  # so that one which is not there, or refuses us, is told in one sentence
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     say(f"watching {', '.join(folders)}")
-    while True:
-        for place, outcome in watch.look():
-            if isinstance(outcome, IntermissionError):
-                complain(f"{near(place)}: {outcome}")
-            else:
-                say(f"{near(place)}: submitted")
-                print(outcome.key, flush=True)
-        if ended.wait(every_s):
-            return
+    Watching(watches, clock=clock, stop=ended, teller=_Terminal()).run()
+
+
+class _Terminal:
+    """Keys for programs on standard output, the rest for people."""
+
+    def submitted(self, place: Place, job: Job) -> None:
+        say(f"{near(place)}: submitted")
+        print(job.key, flush=True)
+
+    def failed(self, place: Place, error: IntermissionError) -> None:
+        complain(f"{near(place)}: {error}")
+
+    def away(self, name: str, error: IntermissionError) -> None:
+        complain(f"{name} cannot be watched for now: {error}")
+
+    def back(self, name: str) -> None:
+        say(f"{name} is watched again")

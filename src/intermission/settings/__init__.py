@@ -31,6 +31,7 @@ from pydantic import (
 )
 
 from intermission.errors import EnvironmentFault, UsageError
+from intermission.settings.watched import WatchedPlace, from_json, split, wrong_watch
 
 PREFIX = "INTERMISSION_"
 PROJECT_FILE = "intermission.toml"
@@ -38,12 +39,6 @@ PROJECT_FILE = "intermission.toml"
 # The prefix is not ours alone: a fault point is armed under it, and Kubernetes gives every pod
 # beside a service called `intermission` the variables INTERMISSION_SERVICE_* and _PORT*.
 _FOREIGN = re.compile(r"CRASH_AT|SERVICE_\w+|PORT(_\w+)?")
-
-
-def _split(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 def _lower(value: Any) -> Any:
@@ -61,6 +56,15 @@ def _cache_dir() -> Path:
     return Path(base or Path.home() / ".cache", "intermission")
 
 
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def seconds(value: Any) -> Any:
+    """`30d`, `12h`, `90m`, `45s` or `2w` in seconds; anything else as it is."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhdw])", value) if isinstance(value, str) else None
+    return value if found is None else float(found[1]) * _UNITS_S[found[2]]
+
+
 _Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -73,7 +77,7 @@ class Settings(BaseModel):
     slots: int = Field(
         default_factory=_cores, ge=1, description="how many tasks run at a time, at least 1"
     )
-    can: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+    can: Annotated[tuple[str, ...], BeforeValidator(split)] = Field(
         default=(), description="labels this worker offers to steps that need one, such as gpu"
     )
     lease_ttl_s: _Duration = Field(
@@ -89,7 +93,7 @@ class Settings(BaseModel):
         default=None, description="memory limit of one slot, such as 2GiB"
     )
     slot_cpu_s: _Duration | None = Field(default=None, description="CPU seconds one task may use")
-    retry_delays_s: Annotated[tuple[_Delay, ...], BeforeValidator(_split)] = Field(
+    retry_delays_s: Annotated[tuple[_Delay, ...], BeforeValidator(split)] = Field(
         default=(1.0, 5.0, 15.0),
         min_length=1,
         description="seconds to wait before each further attempt, such as 1,5,15",
@@ -99,6 +103,9 @@ class Settings(BaseModel):
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = (
         Field(default="warning", description="debug, info, warning or error")
+    )
+    log_format: Annotated[Literal["text", "json"], BeforeValidator(_lower)] = Field(
+        default="text", description="text, or json for one object a line"
     )
     output_dir: str | None = Field(
         default=None, description="a folder or URL for outputs, instead of one beside each source"
@@ -164,6 +171,10 @@ class Settings(BaseModel):
         default=Path("intermission-data"),
         description="where a server without a ledger or a store of its own keeps them",
     )
+    keep_jobs_s: Annotated[_Duration, BeforeValidator(seconds)] | None = Field(
+        default=None,
+        description="how long a server keeps ended jobs, such as 30d; for ever unless set",
+    )
     server: str | None = Field(
         default=None,
         pattern=r"^https?://\S+$",
@@ -184,18 +195,22 @@ class Settings(BaseModel):
         pattern=r"^(rediss?|valkeys?|unix)://\S+$",
         description="a Redis or Valkey server for bells and progress, such as redis://host:6379/0",
     )
-    webhook_urls: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+    webhook_urls: Annotated[tuple[str, ...], BeforeValidator(split)] = Field(
         default=(), description="where a server sends alerts, such as https://host/hook"
     )
     webhook_secret: SecretStr | None = Field(
         default=None, description="what alerts are signed with: whsec_ and some base64"
     )
-    webhook_kinds: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+    webhook_kinds: Annotated[tuple[str, ...], BeforeValidator(split)] = Field(
         default=("task.recovered", "task.exhausted", "failures.pattern", "queue.old", "disk.low"),
         description="which alerts are sent",
     )
     webhook_allow_private: Literal["yes", "no"] = Field(
         default="no", description="yes: alerts may go to addresses that are not public"
+    )
+    watches: Annotated[tuple[WatchedPlace, ...], BeforeValidator(from_json)] = Field(
+        default=(),
+        description="places whose files a server submits, each a table with place and pipeline",
     )
     workspace_name: str = Field(
         default=".intermission",
@@ -317,6 +332,8 @@ def _wrong(
 ) -> UsageError:
     first = error.errors()[0]
     name = str(first["loc"][0])
+    if name == "watches" and len(first["loc"]) > 2:
+        return wrong_watch(first, origin[name])
     expected = Settings.model_fields[name].description
     return UsageError(
         f"{origin[name]}: {name} cannot be {values[name]!r}: {first['msg']}.",
