@@ -19,12 +19,19 @@ log = logging.getLogger(__name__)
 class Breaker:
     """Closed until some failures in a row; then open for a while; then one try decides."""
 
-    def __init__(self, what: str, *, open_s: float = OPEN_S) -> None:
-        """`what` begins a sentence, as in "ringing redis://host"."""
+    def __init__(
+        self,
+        what: str,
+        *,
+        open_s: float = OPEN_S,
+        meanwhile: str = "Workers go on by polling until it works.",
+    ) -> None:
+        """`what` begins a sentence, as in "ringing redis://host"; `meanwhile` is the next one."""
         self.failures = 0
         """Since the start."""
         self.in_a_row = 0
         self._what = what
+        self._meanwhile = meanwhile
         self._open_s = open_s
         self._try_at_s = 0.0
         self._lock = threading.Lock()
@@ -60,7 +67,7 @@ class Breaker:
             if self.in_a_row > 1:
                 return
         reason = " ".join(str(why).split()).rstrip(".")
-        log.warning("%s failed: %s. Workers go on by polling until it works.", self._what, reason)
+        log.warning("%s failed: %s. %s", self._what, reason, self._meanwhile)
 
     def succeeded(self) -> None:
         """Close it again."""

@@ -40,7 +40,7 @@ FORGOTTEN_S = 3600.0
 """How long a consumer is silent that nobody will miss; one that reads again is made again."""
 RETRY_S = 0.2
 CLOSE_S = 2.0
-_TIMEOUT_S = 1.0
+TIMEOUT_S = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -56,8 +56,8 @@ class RedisBell:
         unheard_s: float = UNHEARD_S,
     ) -> None:
         """`fleet` names the consumer group; `open_s` is how long the breaker stays open."""
-        self._speaking = _client(url, _TIMEOUT_S)
-        self._listening = _client(url, BLOCK_S + _TIMEOUT_S)
+        self._speaking = client(url, TIMEOUT_S)
+        self._listening = client(url, BLOCK_S + TIMEOUT_S)
         self.fleet = fleet
         self._unheard_s = unheard_s
         self._me = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
@@ -212,7 +212,8 @@ class RedisBell:
         self._listening.close()
 
 
-def _client(url: str, timeout_s: float) -> Redis:
+def client(url: str, timeout_s: float) -> Redis:
+    """A connection that fails instead of waiting: a breaker decides when to try again."""
     if find_spec("redis") is None:
         raise EnvironmentFault(
             "expected the package redis, which reaches a Redis server, found it missing.",
@@ -226,8 +227,8 @@ def _client(url: str, timeout_s: float) -> Redis:
         return Redis.from_url(
             re.sub("^valkey", "redis", url),
             socket_timeout=timeout_s,
-            socket_connect_timeout=_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),  # the breaker decides when to try again
+            socket_connect_timeout=TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
             decode_responses=True,
             protocol=2,
         )

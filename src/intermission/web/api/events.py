@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 from anyio import to_thread
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from intermission.app.fleet import Fleet
 from intermission.app.look import last_event
 from intermission.model import Event
-from intermission.web.api.hub import Hub, Watcher, frame
+from intermission.web.api.hub import SEND_S, Hub, Watcher, frame
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.api.paging import NUMBER_MAX, Limit
 from intermission.web.api.shapes import EventPage, EventShape
@@ -24,10 +24,6 @@ from intermission.web.problems import Problem, documented
 
 SCAN_MAX = 20 * PAGE
 """How many events of other jobs one request may pass over."""
-
-KEEP_ALIVE_S = 15.0
-SEND_S = 10.0
-"""How long a watcher may take to accept what is sent."""
 
 RETRY_MS = 1000
 MEDIA_TYPE = "text/event-stream"
@@ -133,10 +129,11 @@ class EventStream(Response):
         try:
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-            async for chunk in self._body(watcher):
-                async with asyncio.timeout(SEND_S):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._catch_up(watcher, send)
+            await watcher.over.wait()
+            async with asyncio.timeout(SEND_S):
+                await watcher.drain()
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
             # Sending the end would wait as well: the connection is closed without one.
             _LOG.info("a watcher took nothing for %g s and is let go", SEND_S)
@@ -144,21 +141,18 @@ class EventStream(Response):
             listener.cancel()
             self._hub.leave(watcher)
 
-    async def _body(self, watcher: Watcher) -> AsyncIterator[bytes]:
-        yield f"retry: {RETRY_MS}\n\n".encode()
-        seen = watcher.after
-        while seen < watcher.since and not watcher.is_over:
-            seen, frames = await to_thread.run_sync(self._read, seen, watcher.since)
-            if frames:
-                yield frames
+    async def _catch_up(self, watcher: Watcher, send: Send) -> None:
+        """Send what the ledger has by now; the hub sends the rest."""
+        frames, seen = f"retry: {RETRY_MS}\n\n".encode(), watcher.after
         while True:
-            frames = await watcher.take(KEEP_ALIVE_S)
             if frames:
-                yield frames
-            elif watcher.is_over:
-                return
-            else:
-                yield b": still here\n\n"
+                async with asyncio.timeout(SEND_S):
+                    await send({"type": "http.response.body", "body": frames, "more_body": True})
+            if seen >= watcher.since or watcher.over.is_set():
+                break
+            seen, frames = await to_thread.run_sync(self._read, seen, watcher.since)
+        async with asyncio.timeout(SEND_S):
+            await watcher.go_live(send)
 
     def _read(self, after: int, upto: int) -> tuple[int, bytes]:
         """A page of the log: how far it goes, and what is in it for this watcher."""
@@ -174,4 +168,4 @@ class EventStream(Response):
 async def _until_gone(receive: Receive, watcher: Watcher) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    watcher.end()
+    watcher.over.set()

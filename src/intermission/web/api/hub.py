@@ -1,18 +1,24 @@
 """One reader of the ledger, any number of watchers.
 
-The hub turns each page of events into bytes once, and hands the same bytes to everybody who
-watches. A watcher that does not keep up is let go instead of being kept in memory: it comes back
-with the number of the last event it saw, and misses nothing.
+The hub turns each page of events into bytes once, and sends the same bytes to everybody who
+watches, one after the other in one task: a task or a timer for each would cost more than the
+sending. Whoever does not take at once is waited for apart, and one who does not keep up is let go
+instead of being kept in memory: it comes back with the number of the last event it saw, and misses
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+
+from starlette.types import Send
 
 from intermission.model import Event
 from intermission.ports.ledger import Ledger
@@ -20,6 +26,11 @@ from intermission.web.api.shapes import EventShape
 
 BUFFER_MAX_BYTES = 1024 * 1024
 """What may wait for one watcher."""
+KEEP_ALIVE_S = 15.0
+SEND_S = 10.0
+"""How long a watcher may take to accept what is sent."""
+_LOG = logging.getLogger(__name__)
+_STILL_HERE = b": still here\n\n"
 
 
 def frame(event: Event) -> bytes:
@@ -53,56 +64,72 @@ class Batch:
 class Watcher:
     """Somebody who wants the events of one job, or all of them, after the one numbered `after`.
 
-    Of those the hub hands over what comes after `since`; the others are in the ledger.
+    Of those the hub sends what comes after `since`, once it may; the others are in the ledger.
     """
 
     def __init__(self, job_key: str | None, after: int, since: int) -> None:
         self.job_key = job_key
         self.after = after
         self.since = since
-        self.is_over = False
+        self.over = asyncio.Event()
+        """Nothing more will come; what waits is still sent."""
+        self._send: Send | None = None
+        self._sending = asyncio.Lock()
         self._waiting: deque[bytes] = deque()
         self._size_bytes = 0
-        self._wake = asyncio.Event()
+        self._told_s = 0.0
+        """When something was last sent, or began to be."""
 
-    def offer(self, batch: Batch) -> None:
-        frames = batch.after(self.after)
-        if not frames or self.is_over:
-            return
+    def offer(self, frames: bytes) -> bool:
+        """Keep this to be sent; whether somebody has to."""
+        if not frames or self.over.is_set():
+            return False
         self._size_bytes += len(frames)
         if self._size_bytes > BUFFER_MAX_BYTES:
             self._waiting.clear()
-            self.end()
-            return
+            self.over.set()
+            return False
         self._waiting.append(frames)
-        self._wake.set()
+        return self._send is not None and not self._sending.locked()
 
-    def end(self) -> None:
-        """Nothing more will come; what waits is still handed out."""
-        self.is_over = True
-        self._wake.set()
+    def remind(self, now_s: float) -> bool:
+        """Let a connection that is quiet be seen to live; one that takes nothing is let go."""
+        if self._send is None:
+            return False
+        quiet_s = now_s - self._told_s
+        if self._sending.locked():
+            if quiet_s > SEND_S:
+                self.over.set()
+            return False
+        return quiet_s >= KEEP_ALIVE_S and self.offer(_STILL_HERE)
 
-    async def take(self, timeout_s: float) -> bytes:
-        """What has come since the last time; nothing after the time-out or at the end."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return b""
-        if not self.is_over:
-            self._wake.clear()
-        taken = b"".join(self._waiting)
-        self._waiting.clear()
-        self._size_bytes = 0
-        return taken
+    async def go_live(self, send: Send) -> None:
+        """From now on the hub sends; first what has come meanwhile."""
+        self._send = send
+        self._told_s = time.monotonic()
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Send until nothing waits. Most often this takes no turn of the loop at all."""
+        assert self._send is not None
+        async with self._sending:
+            while self._waiting:
+                taken = b"".join(self._waiting)
+                self._waiting.clear()
+                self._size_bytes = 0
+                self._told_s = time.monotonic()
+                await self._send({"type": "http.response.body", "body": taken, "more_body": True})
 
 
 class Hub:
-    """Lives in the event loop; `heard` alone is called by the tail's thread."""
+    """Lives in the event loop; `begin` and `heard` alone are called by the tail's thread."""
 
     def __init__(self) -> None:
         self._seq: int | None = None
         self._watchers: dict[str | None, set[Watcher]] = {}
+        self._due: deque[Watcher] = deque()
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._remind_at_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
@@ -113,14 +140,18 @@ class Hub:
         self._call(self._begin, seq)
 
     def heard(self, _: Ledger, events: Sequence[Event]) -> None:
-        if not events:
-            return
-        batches: dict[str | None, Batch] = {None: Batch()}
+        """A page of events, or none; every look of the tail is also a chance to remind."""
+        batches: dict[str | None, Batch] = {None: Batch()} if events else {}
         for event in events:
             frames = frame(event)
             batches[None].add(event.seq, frames)
             batches.setdefault(event.job_key, Batch()).add(event.seq, frames)
-        self._call(self._deliver, events[-1].seq, batches)
+        now_s = time.monotonic()
+        if events:
+            self._call(self._deliver, events[-1].seq, batches)
+        if now_s >= self._remind_at_s:
+            self._remind_at_s = now_s + min(1.0, KEEP_ALIVE_S)
+            self._call(self._remind, now_s)
 
     def join(self, job_key: str | None, after: int) -> Watcher | None:
         """A new watcher, who hears of everything from now on; None while the log is unread."""
@@ -138,8 +169,11 @@ class Hub:
 
     def close(self) -> None:
         """End every stream, as when the server is about to stop."""
-        for watcher in [one for watching in self._watchers.values() for one in watching]:
-            watcher.end()
+        for watcher in self._everybody():
+            watcher.over.set()
+
+    def _everybody(self) -> list[Watcher]:
+        return [one for watching in self._watchers.values() for one in watching]
 
     def _begin(self, seq: int) -> None:
         self._seq = seq
@@ -147,8 +181,31 @@ class Hub:
     def _deliver(self, seq: int, batches: Mapping[str | None, Batch]) -> None:
         self._seq = seq
         for key, batch in batches.items():
-            for watcher in self._watchers.get(key, ()):
-                watcher.offer(batch)
+            watching = self._watchers.get(key, ())
+            self._due.extend(one for one in watching if one.offer(batch.after(one.after)))
+        self._push()
+
+    def _remind(self, now_s: float) -> None:
+        self._due.extend(one for one in self._everybody() if one.remind(now_s))
+        self._push()
+
+    def _push(self) -> None:
+        """Start sending, and look again: a watcher that has to be waited for must not hold up
+        the others, who are then sent to by another task."""
+        if self._due and self._loop is not None:
+            pump = self._loop.create_task(self._pump())
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+            self._loop.call_soon(self._push)
+
+    async def _pump(self) -> None:
+        while self._due:
+            watcher = self._due.popleft()
+            try:
+                await watcher.drain()
+            except Exception as e:  # whatever became of its connection: the others go on
+                _LOG.debug("a watcher is gone: %s", e)
+                watcher.over.set()
 
     def _call(self, function: Callable[..., None], *values: Any) -> None:
         # The loop may be gone while the tail's thread has not been told yet.
