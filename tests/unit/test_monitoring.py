@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +134,24 @@ def test_panels_have_their_own_place_and_a_source_that_can_be_chosen() -> None:
 def test_the_page_names_every_file(path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "get-alerts.md").read_text()
     assert f"deploy/monitoring/{path.name}" in page
+
+
+def test_prometheus_takes_the_rules(require: Callable[[str], str]) -> None:
+    argv = [require("promtool"), "check", "rules", str(MONITORING / "alerts.yml")]
+    checked = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert f"{len(RULES)} rules found" in checked.stdout
+
+
+def test_every_rule_fires_when_it_should_and_not_otherwise(require: Callable[[str], str]) -> None:
+    cases = Path(__file__).with_name("alert_rules.yml")
+    argv = [require("promtool"), "test", "rules", str(cases)]
+    checked = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    expected = [
+        case["alertname"]
+        for one in yaml.safe_load(cases.read_text())["tests"]
+        for case in one["alert_rule_test"]
+        if case.get("exp_alerts")
+    ]
+    assert set(expected) == {rule["alert"] for rule in RULES}

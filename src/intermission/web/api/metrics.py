@@ -2,11 +2,13 @@
 
 A scrape costs no query: the tail has counted before. Everything is counted from the beginning of
 the log, so a server that was restarted, and every other server over the same ledger, shows the
-same totals. A job that is forgotten stays counted until the server restarts.
+same totals; until it has read the log to its end it shows none. A job that is forgotten stays
+counted until the server restarts: then the totals are lower, which Prometheus takes for a reset.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,10 +17,11 @@ from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from intermission.model import CLAIMABLE, HELD, Event, Job, TaskState
+from intermission.model import CLAIMABLE, HELD, Event, Job, JobState, StepKind, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
 from intermission.web.api.tail import PAGE
+from intermission.web.problems import RETRY_AFTER_S, Problem, documented
 
 LOOK_EVERY_S = 5.0
 """How often the queues are looked at."""
@@ -32,6 +35,7 @@ _OUTCOMES = frozenset(
 )
 _ACTIVE = ("pending", "running", "draining")
 _VANISHED = re.compile(r"the worker .* vanished", re.DOTALL)
+_SLOT_DIED = re.compile(r"the slot (was killed|exited)")
 _BUCKETS_S = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
@@ -58,8 +62,10 @@ class Metrics:
         self._leased_ms: dict[int, int] = {}
         self._ready_ms: dict[int, int] = {}
         self._queues: set[str] = set()
-        """Pipelines whose queue was ever seen: an empty one is told as 0."""
+        """Pipelines that ever had a job: an empty queue is told as 0."""
         self._look_at_s = 0.0
+        self.is_complete = False
+        """Whether the log was read to its end since the start."""
         self.registry = CollectorRegistry()
         by_step = ("pipeline", "step")
         self._tasks = Counter(
@@ -77,7 +83,7 @@ class Metrics:
         )
         self._lost = Counter(
             "intermission_lost_seconds",
-            "Time of attempts that ended without a result of their own: drains and lost leases",
+            "Time of attempts that were interrupted: drains, lost leases, slots that died",
             by_step,
             registry=self.registry,
         )
@@ -99,6 +105,12 @@ class Metrics:
             ("pipeline",),
             registry=self.registry,
         )
+        self._media = Counter(
+            "intermission_media_seconds",
+            "How long the sources of finished jobs play, where a step that reads one says it",
+            ("pipeline",),
+            registry=self.registry,
+        )
         self._seq = Gauge(
             "intermission_events_read",
             "The number of the last event that was counted",
@@ -110,8 +122,11 @@ class Metrics:
         for event in events:
             known = self._known(ledger, event.job_key)
             if known is not None:
+                if event.task_id is None and event.now == JobState.DONE:
+                    self._media.labels(known.job.pipeline).inc(_media_s(ledger, known.job))
                 self._count(known, event)
             self._seq.set(event.seq)
+        self.is_complete |= len(events) < PAGE
         now_s = self._clock.monotonic_s()
         if len(events) < PAGE and now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
@@ -126,6 +141,7 @@ class Metrics:
             if not rows:
                 return None  # forgotten
             self._jobs[key] = _Known(rows[0].job, rows[0].created_ms)
+            self._queues.add(rows[0].job.pipeline)
         return self._jobs[key]
 
     def _count(self, known: _Known, event: Event) -> None:
@@ -158,11 +174,15 @@ class Metrics:
         if leased_ms is None:
             return
         took_s = max(0, event.at_ms - leased_ms) / 1000
-        if event.now == TaskState.ABANDONED:
+        message = event.message or ""
+        vanished = _VANISHED.match(message) is not None
+        # The last attempt that a task had is no less lost than the others: it failed then.
+        died = event.now in (TaskState.RETRYING, TaskState.FAILED) and _SLOT_DIED.match(message)
+        if event.now == TaskState.ABANDONED or vanished or died:
             self._lost.labels(pipeline, step).inc(took_s)
         else:
             self._seconds.labels(pipeline, step).observe(took_s)
-        if _VANISHED.fullmatch(event.message or ""):
+        if vanished:
             self._expired.labels(pipeline, step).inc()
 
     def _look(self, ledger: Ledger) -> None:
@@ -193,6 +213,19 @@ class Metrics:
         return self._ready_ms.get(row.id, came_ms)
 
 
+def _media_s(ledger: Ledger, job: Job) -> float:
+    """How long a job's source plays: `duration_ms` in the result of a step that reads it."""
+    for spec in job.steps:
+        if not spec.reads_source or spec.kind is not StepKind.SINGLE:
+            continue
+        for output in ledger.outputs(job.key, spec.name):
+            result = json.loads(output.result) if output and output.result else None
+            told_ms = result.get("duration_ms") if isinstance(result, dict) else None
+            if isinstance(told_ms, int | float) and told_ms >= 0:
+                return told_ms / 1000
+    return 0.0
+
+
 def metrics_router(metrics: Metrics) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
@@ -200,10 +233,20 @@ def metrics_router(metrics: Metrics) -> APIRouter:
         "/metrics",
         operation_id="metrics",
         response_class=Response,
-        responses={200: {"description": "In Prometheus' format", "content": {"text/plain": {}}}},
+        responses={200: {"description": "In Prometheus' format", "content": {"text/plain": {}}}}
+        | documented(503),
     )
     def show() -> Response:
-        """Show the server's numbers for Prometheus."""
+        """Show the server's numbers for Prometheus, once it has read the event log to its end."""
+        if not metrics.is_complete:
+            # Half of the numbers would look like a reset, and the rest like a burst.
+            raise Problem(
+                503,
+                "The event log is not read yet",
+                "the server has not counted the event log to its end.",
+                remedy="Ask again in a moment.",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
+            )
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return router
