@@ -127,7 +127,7 @@ class Follower:
             last = last_event(ledger)
         found = self._cursor.read()
         if found is not None and found[0] > last:
-            log.warning("the ledger is not the one alerts were last sent from; beginning anew")
+            log.warning("the event log ends before what was last sent: pruned, or another ledger")
             self._cursor.forget()
             found = None
         if found is None:

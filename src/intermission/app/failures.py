@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from intermission.model import JobRow, TaskState
+from intermission.app.found import each_job
+from intermission.model import TaskState
 from intermission.ports.ledger import Ledger
 
 
@@ -29,16 +30,15 @@ class FailureGroup:
 
 def failure_groups(
     ledger: Ledger,
-    rows: Iterable[JobRow],
     *,
     pipeline: str | None = None,
     step: str | None = None,
     error: str | None = None,
 ) -> list[FailureGroup]:
-    """The failed tasks of these jobs, most frequent kind first; those wanted, if any are named."""
+    """The failed tasks of all jobs, most frequent kind first; those wanted, if any are named."""
     groups: dict[tuple[str, str, str], FailureGroup] = {}
-    for row in rows:
-        if not row.total(TaskState.FAILED) or pipeline not in (None, row.job.pipeline):
+    for row in each_job(ledger, pipeline=pipeline):
+        if not row.total(TaskState.FAILED):
             continue
         for task in ledger.tasks(row.job.key, states=[TaskState.FAILED]):
             kind = task.error or ""

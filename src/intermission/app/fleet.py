@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
 from intermission.app.composition import App
+from intermission.app.look import EVENTS_VERSION, event_fields
 from intermission.app.places import Place, as_place
 from intermission.app.run import start_guardian
+from intermission.app.shared import shared_ledger
 from intermission.backends.bell import open_bells
 from intermission.backends.notices.imds import watching
 from intermission.engine.assignment import Assignment
@@ -18,7 +21,8 @@ from intermission.engine.tally import Tally
 from intermission.engine.workspace import Workspace
 from intermission.errors import UsageError
 from intermission.fleet import FleetWorker
-from intermission.model import Job
+from intermission.fleet.publishing import Publishing
+from intermission.model import Event, Job
 from intermission.pipeline import load
 from intermission.pipeline.load import resolve
 from intermission.ports.bell import Bell
@@ -29,9 +33,12 @@ from intermission.settings import Settings
 class Fleet:
     """One ledger for all jobs, whoever works on them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, patience_s: float | None = None) -> None:
+        """`patience_s` is how long calls wait for a database that is away."""
         self.settings = settings
         self.app = App(settings)
+        if patience_s is not None:
+            self.app.shared = shared_ledger(settings, patience_s=patience_s)
         if self.app.shared is None:
             raise UsageError(
                 "no ledger is named that workers could share.",
@@ -120,6 +127,14 @@ def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str 
         fleet = Fleet(settings)
         ledger = held.enter_context(closing(fleet.open_ledger()))
         bells = [held.enter_context(closing(bell)) for bell in open_bells(settings)]
+        hooks: dict[str, Any] = {}
+        if settings.redis_url is not None:
+            from intermission.backends.progress import RedisProgress
+
+            progress = held.enter_context(closing(RedisProgress(settings.redis_url, _message)))
+            publishing = Publishing(ledger, progress.tell, fleet.app.clock)
+            ledger = publishing.ledger
+            hooks = {"on_tick": publishing.look, "on_progress": publishing.progressed}
         worker = FleetWorker(
             guardian,
             settings,
@@ -127,6 +142,7 @@ def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str 
             lambda key: fleet.open_job(ledger, key),
             bells=bells,
             clock=fleet.app.clock,
+            **hooks,
         )
         on_ready(worker)
         held.enter_context(watching(settings, fleet.app.clock, worker.drain))
@@ -138,6 +154,11 @@ def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str 
             held.enter_context(beating(url, key, lambda: (settings.slots, worker.busy)))
         return worker.work()
     raise AssertionError("nothing here swallows an error")
+
+
+def _message(event: Event) -> str:
+    """What is published of an event: the line that `--jsonl` prints."""
+    return json.dumps({"v": EVENTS_VERSION, **event_fields(event)})
 
 
 def register_worker(

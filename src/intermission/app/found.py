@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from intermission.app.composition import App
-from intermission.app.places import Place, as_place, place_of
+from intermission.app.places import Place, as_place, place_of, uri_of
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError, UsageError
-from intermission.model import JobRow, TaskRow
+from intermission.model import JobRow, JobState, TaskRow
 from intermission.ports.ledger import Ledger
+
+PAGE = 1000
+"""How many jobs are read at a time."""
 
 _TASK = re.compile(r"(?P<step>\w+)(?:\[(?P<index>\d+)\])?")
 
@@ -28,8 +31,23 @@ class Found:
     row: JobRow
 
 
+def each_job(
+    ledger: Ledger, *, states: Collection[JobState] = (), pipeline: str | None = None
+) -> Iterator[JobRow]:
+    """The jobs of a ledger, newest first, read a page at a time."""
+    before = None
+    while page := ledger.jobs(states=states, pipeline=pipeline, before=before, limit=PAGE):
+        yield from page
+        before = page[-1].id
+
+
 def all_jobs(
-    app: App, place: str, on_fault: Callable[[Place, LedgerError], None]
+    app: App,
+    place: str,
+    on_fault: Callable[[Place, LedgerError], None],
+    *,
+    states: Collection[JobState] = (),
+    pipeline: str | None = None,
 ) -> Iterator[Found]:
     """Every job at or below a place. Each one's ledger is open until the next is asked for.
 
@@ -38,7 +56,8 @@ def all_jobs(
     """
     if app.shared is not None:
         with closing(app.shared()) as ledger:
-            yield from (_found(app, ledger, row) for row in ledger.jobs())
+            for row in each_job(ledger, states=states, pipeline=pipeline):
+                yield _found(app, ledger, row)
         return
     for source, workspace in app.workspaces(as_place(place)):
         with ExitStack() as held:
@@ -48,7 +67,8 @@ def all_jobs(
                 on_fault(source, e)
                 continue
             if ledger is not None:
-                yield from (Found(source, workspace, ledger, row) for row in ledger.jobs())
+                for row in each_job(ledger, states=states, pipeline=pipeline):
+                    yield Found(source, workspace, ledger, row)
 
 
 @contextmanager
@@ -83,9 +103,7 @@ def _found(app: App, ledger: Ledger, row: JobRow) -> Found:
 
 def _shared(app: App, ledger: Ledger, name: str) -> Found:
     """The newest job of a source, or the one whose key begins with `name`, in a shared ledger."""
-    place = as_place(name)
-    rows = [row for row in ledger.jobs() if place_of(row.job.source) == place][:1]
-    rows = rows or ledger.jobs(name)
+    rows = ledger.jobs(source=uri_of(as_place(name)), limit=1) or ledger.jobs(name)
     if len(rows) != 1:
         what = f"{len(rows)} jobs have" if rows else "no job has"
         raise UsageError(

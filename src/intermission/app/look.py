@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from intermission.app.found import Found
 from intermission.app.reasons import reason, receipts_of
@@ -18,12 +19,32 @@ from intermission.engine.slot import log_name
 from intermission.model import FINISHED, Event, Receipt, TaskRow, TaskState
 from intermission.ports.ledger import Ledger
 
+EVENTS_VERSION = 1
+"""Of the shapes in docs/reference/events.md."""
 _PAGE = 10_000
 
 
 def timestamp(at_ms: int) -> str:
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """A change in a ledger: of a task, of a job as a whole, or of a task's progress alone."""
+    kind = "task" if event.progress is None else "progress"
+    return {
+        "event": "job" if event.task_id is None else kind,
+        "seq": event.seq,
+        "at": timestamp(event.at_ms),
+        "job": event.job_key,
+        "task": event.task,
+        "was": event.was,
+        "now": event.now,
+        "fence": event.fence,
+        "worker": event.worker,
+        "message": event.message,
+        "progress": event.progress,
+    }
 
 
 def receipt_of(found: Found, row: TaskRow) -> tuple[Path | None, Receipt] | None:
@@ -48,8 +69,9 @@ def logs_of(found: Found, row: TaskRow) -> dict[int, Path]:
 
 
 def history_of(found: Found, row: TaskRow) -> list[Event]:
-    """Everything that happened to a task, in order."""
-    return [event for event in events_after(found.ledger, 0) if event.task_id == row.id]
+    """Every state that a task has been in, in order."""
+    events = events_after(found.ledger, 0)
+    return [event for event in events if event.task_id == row.id and event.progress is None]
 
 
 def events_after(ledger: Ledger, seq: int) -> Iterator[Event]:

@@ -75,6 +75,29 @@ def submit_remotely(
     )
 
 
+def ask(
+    settings: Settings, doing: str, verb: str, path: str, body: Mapping[str, Any] | None = None
+) -> Any:
+    """What the public API answers to the administrator, once: a person waits for it."""
+    assert settings.server is not None
+    secret = settings.admin_secret
+    return server(settings.server, "" if secret is None else secret.get_secret_value()).call(
+        doing,
+        verb,
+        PUBLIC + path,
+        lambda response: json.loads(response.read() or b"null"),
+        faults=LEDGER,
+        body=b"" if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+        patience_s=0,
+    )
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
 def _upload(settings: Settings, path: Path) -> str:
     """The id of an upload with a file's bytes: under its name, or one that says which bytes."""
     try:
@@ -84,7 +107,7 @@ def _upload(settings: Settings, path: Path) -> str:
                 return server(*credentials(settings)).call(
                     f"uploading {path.name}",
                     "PUT",
-                    f"{PUBLIC}/sources/{quote(name, safe='')}",
+                    f"{PUBLIC}/sources/{segment(name)}",
                     lambda response: json.loads(response.read())["id"],
                     faults=STORE,
                     body=lambda: _blocks(path),

@@ -16,8 +16,14 @@ from intermission.ports.ledger import Ledger
 from intermission.settings import Settings
 
 
-def shared_ledger(settings: Settings) -> Callable[[], Ledger] | None:
-    """How to open the ledger that the settings name; None where each workspace has its own."""
+def shared_ledger(
+    settings: Settings, *, patience_s: float | None = None
+) -> Callable[[], Ledger] | None:
+    """How to open the ledger that the settings name; None where each workspace has its own.
+
+    `patience_s` is how long its calls wait for a database that is away; the ledger's own unless
+    given.
+    """
     if settings.server is not None:
         return _remote(settings)
     if settings.ledger is None:
@@ -25,7 +31,7 @@ def shared_ledger(settings: Settings) -> Callable[[], Ledger] | None:
     if not is_url(settings.ledger):
         return partial(open_ledger, Path(settings.ledger).expanduser().resolve())
     if settings.ledger.startswith(("postgresql://", "postgres://")):
-        return partial(_open_postgres, settings.ledger)
+        return partial(_open_postgres, settings.ledger, patience_s)
     raise UsageError(
         f"a ledger cannot be at {settings.ledger}.",
         remedy="Give postgresql://host/name, or the path of a SQLite file.",
@@ -38,7 +44,7 @@ def _remote(settings: Settings) -> Callable[[], Ledger]:
     return remote_ledger(settings)
 
 
-def _open_postgres(url: str) -> Ledger:
+def _open_postgres(url: str, patience_s: float | None) -> Ledger:
     from intermission.backends.ledger.postgres import PostgresLedger
 
-    return PostgresLedger(url)
+    return PostgresLedger(url) if patience_s is None else PostgresLedger(url, patience_s=patience_s)

@@ -20,6 +20,7 @@ from intermission.cli import (
     logs,
     ls,
     plan,
+    prune,
     rebuild,
     register,
     retry,
@@ -31,6 +32,7 @@ from intermission.cli import (
     watch_folder,
     why,
     worker,
+    workers,
 )
 from intermission.cli.command import Command
 from intermission.cli.streams import make_patient
@@ -60,9 +62,11 @@ for function in (
     finish.finish,
     rebuild.rebuild,
     gc.gc,
+    prune.prune,
     doctor.doctor,
     serve.serve,
     worker.worker,
+    workers.workers,
     register.register,
     failures.failures,
     limit.limit,

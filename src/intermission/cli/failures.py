@@ -40,7 +40,7 @@ def failures(
 
     shared = Fleet(open_app(verbose, ledger=ledger, server=server).settings).ledger
     wanted = {"pipeline": pipeline, "step": step, "error": error}
-    groups = failure_groups(shared, shared.jobs(), **wanted)
+    groups = failure_groups(shared, **wanted)
     if as_json:
         fields = [
             {

@@ -92,8 +92,8 @@ def _print_job(found: Found, rows: list[TaskRow]) -> None:
 def _task_document(found: Found, row: TaskRow) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from intermission.app.look import history_of, logs_of, receipt_of, why
-    from intermission.cli.jsonout import event_fields, task_fields
+    from intermission.app.look import event_fields, history_of, logs_of, receipt_of, why
+    from intermission.cli.jsonout import task_fields
 
     known = receipt_of(found, row)
     receipt: dict[str, Any] | None = None

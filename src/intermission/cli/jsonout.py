@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from intermission.app import Found, RunReport, SourceRun
     from intermission.errors import IntermissionError
-    from intermission.model import Event, JobRow, TaskRow
+    from intermission.model import JobRow, TaskRow
 
 VERSION = 1
 
@@ -92,22 +92,6 @@ def task_fields(row: TaskRow) -> dict[str, Any]:
         "started": when(row.started_ms),
         "ended": when(row.ended_ms),
         "ready": when(row.ready_ms),
-    }
-
-
-def event_fields(event: Event) -> dict[str, Any]:
-    """A change in a ledger: of a task, or of a job as a whole."""
-    return {
-        "event": "job" if event.task_id is None else "task",
-        "seq": event.seq,
-        "at": when(event.at_ms),
-        "job": event.job_key,
-        "task": event.task,
-        "was": event.was,
-        "now": event.now,
-        "fence": event.fence,
-        "worker": event.worker,
-        "message": event.message,
     }
 
 

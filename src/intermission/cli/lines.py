@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from intermission.app.look import events_after, last_event
-from intermission.cli.jsonout import emit, event_fields, source_fields, steps_fields, when
+from intermission.app.look import event_fields, events_after, last_event
+from intermission.cli.jsonout import emit, source_fields, steps_fields, when
 
 if TYPE_CHECKING:
     from intermission.app import SourceRun

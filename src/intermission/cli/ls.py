@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,12 +18,23 @@ from intermission.cli.options import (
     open_app,
 )
 
+if TYPE_CHECKING:
+    from intermission.model import JobState
+
 
 def ls(
     place: Annotated[
         str,
         typer.Argument(metavar="PLACE", help="A folder or URL; it and all below are searched."),
     ] = HERE,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many.")] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only in this state, such as failed. Repeatable."),
+    ] = None,
+    pipeline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only of this pipeline.")
+    ] = None,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
     server: ServerUrl = None,
@@ -32,6 +44,8 @@ def ls(
 
     Newest first for each source. Exit code 4 if a ledger cannot be read.
     """
+    from itertools import islice
+
     from intermission.app import all_jobs
     from intermission.app.places import is_url
     from intermission.cli.jsonout import emit, error_fields, job_fields, when
@@ -45,7 +59,14 @@ def ls(
     documents: list[dict[str, Any]] = []
     rows: list[tuple[object, ...]] = []
     app = open_app(verbose, ledger=ledger, server=server)
-    for found in all_jobs(app, place, lambda path, e: faults.append((path, e))):
+    found_jobs = all_jobs(
+        app,
+        place,
+        lambda path, e: faults.append((path, e)),
+        states=_states(state or ()),
+        pipeline=pipeline,
+    )
+    for found in islice(found_jobs, limit):
         row = found.row
         documents.append(job_fields(found))
         done, total = row.total(TaskState.DONE), row.total()
@@ -62,3 +83,16 @@ def ls(
     for _, e in faults:
         complain(str(e))
     return EnvironmentFault.exit_code if faults else 0
+
+
+def _states(given: Sequence[str]) -> list[JobState]:
+    from intermission.errors import UsageError
+    from intermission.model import JobState
+
+    known = {str(state): state for state in JobState}
+    for word in given:
+        if word not in known:
+            raise UsageError(
+                f"there is no state {word!r} of a job.", remedy=f"There are: {', '.join(known)}."
+            )
+    return [known[word] for word in given]

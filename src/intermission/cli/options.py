@@ -99,7 +99,8 @@ def open_app(verbose: bool = False, **flags: Any) -> App:
     from intermission.telemetry import configure_logging
 
     settings = load_settings(flags).settings
-    configure_logging("debug" if verbose else settings.log_level)
+    level = "debug" if verbose else settings.log_level
+    configure_logging(level, json=settings.log_format == "json")
     return App(settings)
 
 

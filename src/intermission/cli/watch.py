@@ -47,8 +47,8 @@ def watch(
     0 done, 1 failed or cancelled.
     """
     from intermission.app import find_job
-    from intermission.app.look import last_event
-    from intermission.cli.jsonout import emit, event_fields, job_fields, when
+    from intermission.app.look import event_fields, last_event
+    from intermission.cli.jsonout import emit, job_fields, when
     from intermission.cli.status import print_counts
     from intermission.model import JobState
 
@@ -69,8 +69,9 @@ def watch(
                 emit(event_fields(event))
                 continue
             why = f"  {event.message}" if event.message and event.now != "done" else ""
+            how_far = "" if event.progress is None else f" {event.progress:.0%}"
             at = (when(event.at_ms) or "")[11:19]
-            print(f"{at}  {event.task or 'job'}  {event.now}{why}", flush=True)
+            print(f"{at}  {event.task or 'job'}  {event.now}{how_far}{why}", flush=True)
         with again() as last:
             row = _look(last)
         if as_jsonl:

@@ -19,10 +19,12 @@ from intermission.app.uploads import Uploads
 from intermission.ports.registry import Registry
 from intermission.web.api.admission import Admission
 from intermission.web.api.events import events_router
+from intermission.web.api.failures import failures_router
 from intermission.web.api.guard import admin_only, known_parameters, secret_of
 from intermission.web.api.health import health_router
 from intermission.web.api.hub import Hub
 from intermission.web.api.jobs import jobs_router
+from intermission.web.api.limits import limits_router
 from intermission.web.api.metrics import Metrics, metrics_router
 from intermission.web.api.outputs import outputs_router
 from intermission.web.api.repeats import Repeats
@@ -35,7 +37,7 @@ from intermission.web.problems import MEDIA_TYPE, documented, install
 from intermission.web.worker_api import worker_router
 
 API = "/api/v1"
-WATCH_EVERY_S = 0.2
+WATCH_EVERY_S = 0.5
 COUNT_EVERY_S = 1.0
 
 
@@ -70,11 +72,13 @@ def create_app(
         openapi_url=f"{API}/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a name with a slash behind it is another, and there is none
         lifespan=lambda _: _running(hub, tails),
     )
     app.state.hub = hub
     secret = fleet.settings.admin_secret
-    app.add_middleware(Door, is_open=not secret_of(secret), exempt=f"{API}/worker")
+    exempt = (f"{API}/worker", f"{API}/sources/")
+    app.add_middleware(Door, is_open=not secret_of(secret), exempt=exempt)
     install(app)
     uploads = Uploads(fleet.settings)
     admission = Admission(uploads, pipelines=pipelines, roots=roots)
@@ -89,6 +93,8 @@ def create_app(
         events_router(fleet, hub),
         sources_router(uploads, upload_max_bytes=upload_max_bytes),
         outputs_router(fleet),
+        limits_router(fleet),
+        failures_router(fleet),
         workers_router(fleet, registry),
     ):
         public.include_router(router)
@@ -115,10 +121,18 @@ async def _running(hub: Hub, tails: Sequence[Tail]) -> AsyncIterator[None]:
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
-    """The API's description, in which a problem is never plain JSON."""
+    """The API's description, in which a problem is never plain JSON.
+
+    Endpoints that look at keys by themselves are said to, here.
+    """
     schema = FastAPI.openapi(app)
-    for item in schema["paths"].values():
+    schemes = schema["components"]["securitySchemes"]
+    schemes["workerKey"] = {"type": "http", "scheme": "bearer", "description": "A worker's key."}
+    for path, item in schema["paths"].items():
         for operation in item.values():
+            if path.startswith(f"{API}/"):
+                key = "workerKey" if path.startswith(f"{API}/worker/") else "adminSecret"
+                operation.setdefault("security", [{key: []}])
             for response in operation["responses"].values():
                 content = response.get("content", {})
                 if MEDIA_TYPE in content:

@@ -66,11 +66,23 @@ class Keys:
         given = _bearer(request)
         if given is None:
             raise Problem(
-                401, "A key is needed", "the call has no key.", remedy=_REGISTER, headers=_CHALLENGE
+                401,
+                "A key is needed",
+                "the call has no key.",
+                remedy="Give a worker's key as INTERMISSION_SERVER_KEY, or the server's secret as "
+                "INTERMISSION_ADMIN_SECRET. `intermission register` makes a key.",
+                headers=_CHALLENGE,
             )
         if not given.startswith(KEY_START):
             return self.admin(request)
         return Caller(self._worker(given))
+
+    def visitor(self, request: Request) -> Caller | None:
+        """Anybody, where the server has no secret and so answers to this machine alone."""
+        if self._secret or _bearer(request) is not None:
+            return None
+        check_version(request.headers.get(VERSION_HEADER))
+        return Caller()
 
     def admin(self, request: Request) -> Caller:
         """The administrator alone."""

@@ -19,6 +19,7 @@ BODY_MAX_BYTES = 1024 * 1024
 """Of a JSON body. Files are bounded where they are received."""
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
+"""Methods that change nothing, and whose bodies nobody reads."""
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -40,8 +41,8 @@ def is_loopback(host: str) -> bool:
 class Door:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, *, is_open: bool, exempt: str) -> None:
-        """`is_open`: nobody is asked for a secret. Below `exempt`, bodies bound themselves."""
+    def __init__(self, app: ASGIApp, *, is_open: bool, exempt: tuple[str, ...]) -> None:
+        """`is_open`: nobody is asked for a secret. Below `exempt`, bodies are bounded there."""
         self._app = app
         self._is_open = is_open
         self._exempt = exempt
@@ -61,7 +62,7 @@ class Door:
 
         try:
             self._refuse_strangers(scope)
-            if scope["method"] == "POST" and not scope["path"].startswith(self._exempt):
+            if scope["method"] not in _SAFE and not scope["path"].startswith(self._exempt):
                 receive = await _bounded(Headers(scope=scope), receive)
         except Problem as e:
             await e.response()(scope, receive, dressed)

@@ -15,7 +15,9 @@ from fastapi import FastAPI
 from intermission.app.alerting import start_alerts
 from intermission.app.fleet import Fleet
 from intermission.app.registries import open_registry
+from intermission.app.retention import start_retention
 from intermission.app.uploads import Uploads
+from intermission.app.watching import start_watches
 from intermission.errors import EnvironmentFault, UsageError
 from intermission.settings import Settings
 from intermission.web.api.guard import secret_of
@@ -23,6 +25,8 @@ from intermission.web.app import create_app
 from intermission.web.door import is_loopback
 
 LEDGER_NAME = "ledger.sqlite"
+PATIENCE_S = 2.0
+"""How long a request waits for a database that is away: who asks is told soon, and asks again."""
 _BACKLOG = 2048
 
 
@@ -51,12 +55,14 @@ def serve(
             remedy="Set admin_secret (INTERMISSION_ADMIN_SECRET), or listen on 127.0.0.1.",
         )
     settings = served(settings)
-    fleet = Fleet(settings)
+    fleet = Fleet(settings, patience_s=PATIENCE_S)
     fleet.open_ledger().close()  # so that a ledger which is not there is told in one sentence
     with (
         closing(open_registry(settings)) as registry,
         start_alerts(fleet, Uploads(settings)),
         _listening(host, port) as listener,
+        start_watches(fleet),
+        start_retention(fleet),
     ):
         app = create_app(fleet, registry, pipelines=pipelines, roots=roots)
         config = uvicorn.Config(

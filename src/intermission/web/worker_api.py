@@ -19,9 +19,9 @@ from starlette.responses import JSONResponse, Response
 
 from intermission import __version__
 from intermission.app.fleet import Fleet
+from intermission.app.workers import new_key, no_worker
 from intermission.backends.http import wire
 from intermission.backends.registry.keys import mint
-from intermission.errors import NotFound
 from intermission.ports.clock import Clock
 from intermission.ports.registry import Registry, WorkerRow
 from intermission.web.auth import Keys, check_version
@@ -123,10 +123,13 @@ def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -
 
         def act(body: bytes) -> KeyShape:
             asked = parse(wire.Rotation, body or b"{}")
-            now_ms = clock.now_ms()
-            key, kept = mint(expires_ms=_after(now_ms, asked.expires_s))
-            if not registry.rotate(id, kept, old_until_ms=now_ms + round(asked.keep_s * 1000)):
-                raise _no_worker(id)
+            key, kept = new_key(
+                registry,
+                id,
+                now_ms=clock.now_ms(),
+                keep_s=asked.keep_s,
+                expires_s=asked.expires_s,
+            )
             return KeyShape(id=id, key=key, expires_ms=kept.expires_ms)
 
         keys.admin(request)
@@ -144,7 +147,7 @@ def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -
         """Disable a worker, from its next call on. What it holds ends with its leases."""
         keys.admin(request)
         if not registry.revoke(id, at_ms=clock.now_ms()):
-            raise _no_worker(id)
+            raise no_worker(id)
         return Response(status_code=204)
 
 
@@ -201,7 +204,3 @@ def _check_size(name: str, value: Any) -> None:
             f"{name} has {found} bytes of JSON, and at most {wire.METADATA_MAX_BYTES} are kept.",
             remedy="Say less of the worker.",
         )
-
-
-def _no_worker(id: str) -> NotFound:
-    return NotFound(f"there is no worker {id}.", remedy="GET /api/v1/workers lists them.")

@@ -11,6 +11,7 @@ from web_jobs import Connect, finished, job_over
 
 from intermission.app.fleet import Fleet
 from intermission.app.found import Found
+from intermission.app.look import event_fields
 from intermission.cli import jsonout
 from intermission.model import Failure, identity
 from intermission.testing.jobs import chunks, completion, fan_job, line_job, submit
@@ -262,4 +263,4 @@ def test_a_program_reads_the_server_as_it_reads_the_command(fleet: Fleet, tmp_pa
     assert jsonout.job_fields(found).items() <= JobShape.of(row).model_dump(mode="json").items()
     assert jsonout.task_fields(task).items() <= TaskShape.of(task).model_dump(mode="json").items()
     for event in fleet.ledger.events():
-        assert jsonout.event_fields(event) == EventShape.of(event).model_dump(mode="json")
+        assert event_fields(event) == EventShape.of(event).model_dump(mode="json")

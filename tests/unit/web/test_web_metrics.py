@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.model import Failure, Job, identity
 from intermission.testing.clock import FakeClock
-from intermission.testing.jobs import chunks, completion, fan_job, submit
-from intermission.web.api.metrics import LOOK_EVERY_S, Metrics
+from intermission.testing.jobs import chunks, completion, fan_job, job, step, submit
+from intermission.web.api.metrics import LOOK_EVERY_S, Metrics, metrics_router
+from intermission.web.problems import install
 
 
 class Counted:
@@ -92,6 +96,71 @@ def test_vanished_workers_and_drains_lose_time_but_only_one_loses_a_lease(
     assert counted.step("tasks_total", "hear", outcome="abandoned") == 2
     assert counted.step("task_seconds_count", "hear") is None
     assert second.attempt == 1
+
+
+def test_an_interrupted_attempt_is_lost_whatever_becomes_of_its_task(counted: Counted) -> None:
+    once = job(step("a", attempts=1), key=identity("a"))
+    submit(counted.ledger, once)
+    counted.ledger.claim("w", 1, lease_ttl_s=60)
+    counted.clock.advance(61)
+    assert counted.ledger.rescue() == 1  # its only attempt: it failed for good
+    submit(counted.ledger, job(step("a", attempts=2), key=identity("b")))
+    for took_s in (5, 7):
+        (lease,) = counted.ledger.claim("w", 1, lease_ttl_s=60)
+        counted.clock.advance(took_s)
+        message = "the slot was killed by SIGKILL"
+        counted.ledger.fail([Failure(lease.task_id, lease.fence, "SlotDied", message)])
+    submit(counted.ledger, job(step("a"), key=identity("c")))
+    (lease,) = counted.ledger.claim("w", 1, lease_ttl_s=60)
+    counted.clock.advance(11)
+    counted.ledger.fail([Failure(lease.task_id, lease.fence, "E", "no sound", permanent=True)])
+    counted.follow()
+    assert counted.step("lost_seconds_total", "a") == 61 + 5 + 7
+    assert counted.step("leases_expired_total", "a") == 1
+    assert counted.step("task_seconds_sum", "a") == 11
+
+
+def test_the_length_of_what_is_done_is_what_a_step_that_reads_the_source_says(
+    counted: Counted,
+) -> None:
+    results = {
+        "told": '{"duration_ms": 61500, "sound": "x"}',
+        "silent": '{"sound": "x"}',
+        "odd": '["duration_ms"]',
+        "stored": "",
+    }
+    for name, result in results.items():
+        reader, other = step("audio", reads_source=True), step("mix", one=["audio"])
+        made = submit(counted.ledger, job(reader, other, key=identity(name)))
+        for said in (result, '{"duration_ms": 5000}'):
+            (lease,) = counted.ledger.claim("w", 1, lease_ttl_s=60)
+            counted.follow()
+            done = completion(counted.ledger, made, lease)
+            counted.ledger.complete([replace(done, result=said)])
+    counted.follow()
+    assert counted.value("jobs", pipeline="pipeline", state="done") == 4
+    assert counted.value("media_seconds_total", pipeline="pipeline") == 61.5
+
+
+def test_nothing_is_shown_before_the_log_was_read_to_its_end(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intermission.web.api.metrics.PAGE", 2)
+    submit(counted.ledger, fan_job(key=identity("a")))
+    submit(counted.ledger, fan_job(key=identity("b")))
+    app = FastAPI()
+    app.include_router(metrics_router(counted.metrics))
+    install(app)
+    with TestClient(app) as client:
+        counted.metrics.heard(counted.ledger, counted.ledger.events(limit=2))
+        early = client.get("/metrics")
+        assert (early.status_code, early.headers["retry-after"]) == (503, "1")
+        assert early.headers["content-type"] == "application/problem+json"
+        counted.metrics.heard(counted.ledger, [])
+        assert (
+            'intermission_jobs{pipeline="pipeline",state="pending"} 2.0'
+            in client.get("/metrics").text
+        )
 
 
 def test_the_age_of_the_queue_is_that_of_the_next_in_line(counted: Counted) -> None:

@@ -6,8 +6,9 @@ What every endpoint would otherwise have to check for itself is checked here.
 from __future__ import annotations
 
 import hmac
+from collections import Counter
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, get_origin
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -50,13 +51,24 @@ def admin_only(secret: SecretStr | None) -> Callable[[Given], None]:
 
 
 def known_parameters(request: Request) -> None:
-    """Refuse a query parameter that nobody reads: a filter misspelt would filter nothing."""
-    known = {field.alias for field in request.scope["route"].dependant.query_params}
-    for name in request.query_params:
+    """Refuse a query parameter that nobody reads: a filter misspelt would filter nothing.
+
+    So would the first of two where one is expected.
+    """
+    fields = request.scope["route"].dependant.query_params
+    known = {field.alias: get_origin(field.field_info.annotation) is list for field in fields}
+    for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
         if name not in known:
             raise Problem(
                 422,
                 "There is no such parameter",
                 f"there is no query parameter {name[:80]!r}.",
                 remedy=f"There are: {', '.join(sorted(known)) or 'none'}.",
+            )
+        if count > 1 and not known[name]:
+            raise Problem(
+                422,
+                "The parameter is given twice",
+                f"the query parameter {name!r} takes one value, and {count} were sent.",
+                remedy="Send one.",
             )

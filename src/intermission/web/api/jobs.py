@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from intermission.app.fleet import Fleet
-from intermission.app.places import place_of
+from intermission.app.places import as_place, is_url, uri_of
 from intermission.model import JobRow, JobState, canonical
 from intermission.ports.ledger import Ledger
 from intermission.web.api.admission import Admission
@@ -123,9 +123,15 @@ def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRout
         limit: Limit = 100,
     ) -> JobPage:
         """List jobs, newest first; those that meet every condition given."""
-        rows = fleet.ledger.jobs(key)
-        chosen = _chosen(rows, state, pipeline, source, int(cursor) if cursor else NUMBER_MAX)
-        shown, following = page(chosen, lambda row: row.id, limit)
+        rows = fleet.ledger.jobs(
+            key,
+            states=state,
+            pipeline=pipeline,
+            source=None if source is None else _uri(source),
+            before=int(cursor) if cursor else None,
+            limit=limit + 1,
+        )
+        shown, following = page(rows, lambda row: row.id, limit)
         return JobPage(jobs=[JobShape.of(row) for row in shown], next=following)
 
     @router.get("/jobs/{key}", operation_id="getJob", responses=documented(404))
@@ -164,18 +170,9 @@ def _changes(fleet: Fleet) -> APIRouter:
     return router
 
 
-def _chosen(
-    rows: Sequence[JobRow],
-    states: Sequence[JobState],
-    pipeline: str | None,
-    source: str | None,
-    before: int,
-) -> Iterator[JobRow]:
-    for row in rows:
-        if (
-            row.id < before
-            and (not states or row.state in states)
-            and pipeline in (None, row.job.pipeline)
-            and (source is None or source == str(place_of(row.job.source)))
-        ):
-            yield row
+def _uri(source: str) -> str:
+    """The URI of what a job shows as its source; of no job's, where it is none."""
+    try:
+        return uri_of(as_place(source) if is_url(source) else FilePath(source))
+    except ValueError:  # a path that is not absolute
+        return ""

@@ -17,7 +17,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.responses import FileResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from intermission.app.fleet import Fleet
 from intermission.app.places import place_of
@@ -31,7 +33,11 @@ from intermission.web.problems import Problem, documented
 CACHED_JOBS = 64
 """Done jobs whose list of outputs is remembered: a player asks for one segment after another."""
 
+RANGES_MAX = 16
+"""In one request: a player asks for one, and many small ones cost more than they give."""
+
 _BINARY = "application/octet-stream"
+_RANGE_PROBLEMS = {400: "The range cannot be read", 416: "The range is beyond the end"}
 _TYPES = {
     ".aac": "audio/aac",
     ".csv": "text/csv; charset=utf-8",
@@ -116,9 +122,7 @@ def outputs_router(fleet: Fleet) -> APIRouter:
             200: {"description": "The file", **_IS_BYTES},
             206: {"description": "The ranges that were asked for", **_IS_BYTES},
             304: {"description": "The client has it"},
-            400: {"description": "The range cannot be read", "content": {"text/plain": {}}},
-            416: {"description": "The range is beyond the end", "content": {"text/plain": {}}},
-            **documented(409),
+            **documented(400, 409, 416),
         },
     )
     @router.head("/jobs/{key}/outputs/{name:path}", include_in_schema=False)
@@ -143,7 +147,7 @@ def outputs_router(fleet: Fleet) -> APIRouter:
         }
         if if_none_match is not None and file.sha256 in if_none_match:
             return Response(status_code=304, headers=headers)
-        return FileResponse(
+        return _Sent(
             _local(fleet, row, file),
             media_type=type_of(name),
             filename=PurePosixPath(name).name,
@@ -151,6 +155,37 @@ def outputs_router(fleet: Fleet) -> APIRouter:
         )
 
     return router
+
+
+class _Sent(FileResponse):
+    """A file; a range of it that cannot be had is a problem like any other."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = None
+        if Headers(scope=scope).get("range", "").count(",") >= RANGES_MAX:
+            refused = Problem(
+                416,
+                "Too many ranges",
+                f"at most {RANGES_MAX} ranges are sent at once.",
+                remedy="Ask for fewer, or for the whole file.",
+            )
+
+        async def watched(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] in _RANGE_PROBLEMS:
+                refused = Problem(
+                    message["status"],
+                    _RANGE_PROBLEMS[message["status"]],
+                    "the header Range names no bytes that the file has.",
+                    remedy="Ask for bytes=FIRST-LAST, or for the whole file.",
+                )
+            if refused is None:
+                await send(message)
+
+        if refused is None:
+            await super().__call__(scope, receive, watched)
+        if refused is not None:
+            await refused.response()(scope, receive, send)
 
 
 def type_of(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from intermission.app.look import timestamp
+from intermission.app.look import event_fields, timestamp
 from intermission.app.places import place_of
 from intermission.model import Event, JobRow, JobState, TaskRow, TaskState
 
@@ -97,9 +97,9 @@ class TaskShape(BaseModel):
 
 
 class EventShape(BaseModel):
-    """A change in the ledger: of a task, or of a job as a whole."""
+    """A change in the ledger: of a task, of a job as a whole, or of a task's progress alone."""
 
-    event: Literal["job", "task"]
+    event: Literal["job", "task", "progress"]
     seq: int
     at: When
     job: str
@@ -109,21 +109,11 @@ class EventShape(BaseModel):
     fence: int | None
     worker: str | None
     message: str | None
+    progress: float | None
 
     @classmethod
     def of(cls, event: Event) -> EventShape:
-        return cls(
-            event="job" if event.task_id is None else "task",
-            seq=event.seq,
-            at=timestamp(event.at_ms),
-            job=event.job_key,
-            task=event.task,
-            was=event.was,
-            now=event.now,
-            fence=event.fence,
-            worker=event.worker,
-            message=event.message,
-        )
+        return cls(**event_fields(event))
 
 
 class JobPage(BaseModel):

@@ -1,0 +1,82 @@
+"""`intermission workers`: who works for a fleet, and the keys they do it with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from intermission.cli.command import say
+from intermission.cli.options import AsJson, LedgerUrl, ServerUrl, Verbose, open_app
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from intermission.app.workers import SeenWorker
+
+
+def workers(
+    revoke: Annotated[
+        str | None, typer.Option(metavar="ID", help="Disable this worker, from its next call on.")
+    ] = None,
+    rotate: Annotated[
+        str | None, typer.Option(metavar="ID", help="Give this worker a new key, printed once.")
+    ] = None,
+    keep_s: Annotated[
+        float, typer.Option(metavar="S", min=0, help="How long its keys from before go on.")
+    ] = 0.0,
+    expires_days: Annotated[
+        float | None, typer.Option(metavar="DAYS", min=0.01, help="When the new key ends.")
+    ] = None,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """List the workers of a fleet.
+
+    The registered ones by their heartbeats; others that hold a lease are busy. With --revoke or
+    --rotate: one worker's key. A server is asked with its admin secret.
+    """
+    from intermission.app.workers import list_workers, revoke_worker, rotate_key
+    from intermission.cli.jsonout import emit
+    from intermission.errors import UsageError
+
+    settings = open_app(verbose, ledger=ledger, server=server).settings
+    if revoke is not None and rotate is not None:
+        raise UsageError("one of --revoke and --rotate.", remedy="Give them one after the other.")
+    if rotate is None and (keep_s or expires_days is not None):
+        raise UsageError("--keep-s and --expires-days are of a new key.", remedy="Give --rotate.")
+    if revoke is not None:
+        revoke_worker(settings, revoke)
+        say(f"worker {revoke} is disabled")
+    elif rotate is not None:
+        expires_s = None if expires_days is None else expires_days * 24 * 3600
+        key = rotate_key(settings, rotate, keep_s=keep_s, expires_s=expires_s)
+        if as_json:
+            emit({"event": "rotated", "worker": rotate, "key": key})
+            return
+        say(f"worker {rotate} has a new key; it is not shown again")
+        print(key)
+    else:
+        seen = list_workers(settings)
+        if as_json:
+            emit({"event": "workers", "workers": [vars(one) for one in seen]})
+        elif seen:
+            print(_table(seen))
+
+
+def _table(seen: Sequence[SeenWorker]) -> str:
+    from intermission.cli.wording import table
+
+    rows = [
+        (
+            one.id or one.name,
+            one.state,
+            "-" if one.slots is None else f"{one.busy}/{one.slots}",
+            "-" if one.heard is None else f"{one.heard[:19]}Z",
+            " ".join(one.can) or "-",
+        )
+        for one in seen
+    ]
+    return table(("WORKER", "STATE", "BUSY", "HEARD", "CAN"), rows)
