@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench strace clean
+.PHONY: help demo test lint bench strace pgbouncer clean
 
 help:
 	@echo 'make demo   write down a minute of a talk; kill it and run it again'
@@ -23,7 +23,7 @@ talks/talk.mp4: | .venv/bin/python
 	$(BIN)/python examples/fetch_talk.py $@
 
 # Twice as many at a time as there are cores: half of what the tests do is wait.
-test: lint strace
+test: lint strace pgbouncer
 	$(BIN)/python -m pytest -n $$((2 * $$(nproc))) --dist worksteal
 
 lint: .venv/installed-test
@@ -40,6 +40,21 @@ bench: .venv/installed-bench
 strace:
 	@command -v strace >/dev/null || { $(APT) strace; } >/dev/null \
 		|| echo 'strace is missing and cannot be installed here'
+
+# A ledger is tested behind this pooler too. The package starts a server where there is systemd.
+pgbouncer:
+	@command -v pgbouncer >/dev/null || { $(APT) pgbouncer; } >/dev/null \
+		|| echo 'pgbouncer is missing and cannot be installed here'
+
+# The monitoring tests ask Prometheus itself. Only its two programs are taken out of the package:
+# installing it would start a service.
+promtool: | .venv/bin/python
+	@command -v promtool >/dev/null || [ -x $(BIN)/promtool ] || { \
+		folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && cd "$$folder" \
+		&& { [ "$$(id -u)" != 0 ] || apt-get update -qq; } && apt-get download -qq prometheus \
+		&& dpkg-deb -x prometheus_*.deb . && cp usr/bin/prometheus usr/bin/promtool \
+		"$(CURDIR)/$(BIN)"; } >/dev/null 2>&1 \
+		|| echo 'promtool is missing and cannot be fetched here'
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(APT) python3-venv; } >/dev/null || true

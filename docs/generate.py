@@ -20,6 +20,7 @@ from intermission import errors, model
 from intermission.cli import app
 from intermission.model import CLAIMABLE, FINISHED, HELD, JobState, TaskState
 from intermission.settings import PREFIX, Settings
+from intermission.settings.watched import WatchedPlace
 
 DOCS = Path(__file__).parent
 HELP_WIDTH = 92
@@ -105,6 +106,14 @@ def _default(name: str) -> str:
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
+def watches() -> str:
+    rows = [
+        [f"`{name}`", "needed" if field.is_required() else "", f"{field.description}"]
+        for name, field in WatchedPlace.model_fields.items()
+    ]
+    return _table(["field", "", "what it is"], rows)
+
+
 def error_tree() -> str:
     """The errors with their exit codes, as `errors.py` defines them."""
     rows = [
@@ -182,6 +191,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "job-diagram": job_diagram,
     "job-transitions": job_transitions,
     "settings": settings,
+    "watches": watches,
     "error-tree": error_tree,
     "commands": commands,
     "receipt-fields": receipt_fields,

@@ -14,7 +14,13 @@ import pytest
 # The suites that ship are full of assertions: show what was compared when one fails.
 pytest.register_assert_rewrite("intermission.testing")
 
-pytest_plugins = ["servers.seaweed", "servers.fault_proxy", "servers.postgres", "servers.valkey"]
+pytest_plugins = [
+    "servers.seaweed",
+    "servers.fault_proxy",
+    "servers.postgres",
+    "servers.pgbouncer",
+    "servers.valkey",
+]
 
 # A shell starts what runs in the background with SIGINT ignored, and everything it starts
 # inherits that, the commands that the tests interrupt among them.

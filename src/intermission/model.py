@@ -254,6 +254,9 @@ def _step_from(data: dict[str, Any]) -> StepSpec:
     return StepSpec(**{**data, **typed})
 
 
+PROGRESS_EVERY_MS = 5_000
+"""How long a task's progress is not told in the event log again; and never by less than 1 %."""
+
 PREFERENCE_MS = 60_000
 """How long a task waits for a worker that its step prefers."""
 
@@ -479,3 +482,5 @@ class Event:
     fence: int | None = None
     worker: str | None = None
     message: str | None = None
+    progress: float | None = None
+    """Of a task that makes progress and changes nothing else: `was` and `now` are `running`."""

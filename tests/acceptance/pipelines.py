@@ -211,3 +211,13 @@ def bulky(ctx: Context, piece: Piece, size_bytes: int = 1_000_000) -> File:
 
 
 bulk = Pipeline("bulk", [pieces, bulky])
+
+
+@step(version=1)
+def climb(ctx: Context, source: Source) -> int:
+    ctx.progress(0.25)
+    wait_at_gate(ctx)
+    return len(source.path.read_text())
+
+
+climbing = Pipeline("climbing", [climb])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
+import psycopg
 import pytest
-from command_line import PIPELINES, Cli, in_sentence, until
+from command_line import PIPELINES, TIMEOUT_S, Cli, in_sentence, until
 
-from servers.postgres import PostgresServer
+from servers.postgres import Databases, PostgresServer, as_url
 
 
 @pytest.fixture
@@ -43,6 +47,17 @@ def stop(cli: Cli, worker: Any) -> str:
     ended = cli.end(worker)
     assert ended.code == 0, ended.err
     return ended.err
+
+
+def heard(process: subprocess.Popen[str], words: str) -> str:
+    """The next line with these words that a command says."""
+    assert process.stderr is not None
+    too_late = threading.Timer(TIMEOUT_S, process.kill)
+    too_late.start()
+    try:
+        return next(line for line in process.stderr if words in line)
+    finally:
+        too_late.cancel()
 
 
 def test_workers_share_jobs_and_nothing_runs_twice(fleet: Cli) -> None:
@@ -82,6 +97,54 @@ def test_a_fleet_on_postgresql_goes_on_after_a_crash_of_its_server(
         stop(fleet, worker)
     calls = fleet.calls()
     assert {calls[name] for name in ("pieces", "held 0", "held 2", "gather")} == {3}
+
+
+_FULL = """
+CREATE FUNCTION public.disk_is_full() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full', MESSAGE = 'No space left on device'; END $$;
+CREATE TRIGGER disk_is_full BEFORE INSERT OR UPDATE ON intermission.tasks
+EXECUTE FUNCTION public.disk_is_full();
+"""
+
+
+def test_a_full_disk_of_the_database_is_said_and_waited_for(
+    fleet: Cli, postgres: Databases
+) -> None:
+    """Tasks end meanwhile: their workers keep what they cannot write down."""
+    url = as_url(postgres.fresh())
+    fleet.env |= {"INTERMISSION_LEDGER": url, "INTERMISSION_LEASE_TTL_S": "60"}
+    (key,) = submit(fleet, "gated", fleet.source(text="abcd"))
+    worker, server = fleet.start("worker"), fleet.start("serve", "--port", 0)
+    address = heard(server, "listening on").split()[-1]
+    fleet.wait_for_call("waiting")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(_FULL)
+        fleet.open_gate()
+        assert "is full" in heard(worker, "the disk of the database")
+        refused = httpx.post(f"{address}/api/v1/jobs/{key}/cancel")
+        assert refused.status_code == 503
+        assert "the disk of the database" in refused.json()["detail"]
+        connection.execute("DROP TRIGGER disk_is_full ON intermission.tasks")
+    until(all_done(fleet))
+    stop(fleet, worker)
+    calls = fleet.calls()
+    assert (calls["pieces"], calls["held 0"], calls["held 2"], calls["gather"]) == (1, 1, 1, 1)
+
+
+def test_a_fleet_works_behind_pgbouncer(
+    fleet: Cli, postgres: Databases, pgbouncer: Callable[[str], str]
+) -> None:
+    fleet.env["INTERMISSION_LEDGER"] = as_url(pgbouncer(postgres.fresh()))
+    for n in range(3):
+        fleet.source(f"videos/{n}.txt", f"{n}bcdefgh")
+    submit(fleet, "letters", "videos")
+    workers = [fleet.start("worker") for _ in range(2)]
+    until(all_done(fleet))
+    for worker in workers:
+        stop(fleet, worker)
+    calls = fleet.calls()
+    assert calls["pieces"] == calls["whole"] == 3
+    assert {calls[f"shout {at}"] for at in (0, 2, 4, 6)} == {3}
 
 
 def test_a_run_in_place_finds_done_what_a_fleet_has_finished(fleet: Cli) -> None:
@@ -308,5 +371,21 @@ def test_what_is_missing_is_said_in_a_sentence(cli: Cli) -> None:
     in_sentence(cli("worker", code=2).err, "no ledger", "--ledger")
     submitted = cli("submit", f"{PIPELINES}:letters", source, code=2)
     in_sentence(submitted.err, "no ledger", "--ledger")
+    away = {"INTERMISSION_LEDGER": "postgresql://127.0.0.1:1/nothing"}
+    for command in (["worker"], ["serve", "--port", 0], ["submit", f"{PIPELINES}:letters", source]):
+        in_sentence(cli(*command, env=away, code=4).err, "cannot be reached", "Check that it runs")
     odd = cli("worker", "--ledger", "mysql://x/y", code=2)
     in_sentence(odd.err, "mysql://x/y", "postgresql://")
+
+
+def test_a_workers_log_says_which_attempt_a_line_is_about(fleet: Cli) -> None:
+    (key,) = submit(fleet, "failing", fleet.source(text="abXdef"))
+    told = {"INTERMISSION_LOG_FORMAT": "json", "INTERMISSION_LOG_LEVEL": "info"}
+    worker = fleet.start("worker", env=told)
+    until(lambda: set(states(fleet).values()) == {"failed"})
+    log = [json.loads(line) for line in stop(fleet, worker).splitlines() if line.startswith("{")]
+    about = [(one["level"], one["task"], one["attempt"]) for one in log if "task" in one]
+    assert ("info", "pieces", 1) in about
+    failed = [(task, attempt) for level, task, attempt in about if level == "warning"]
+    assert failed == [("risky[1]", 1), ("risky[1]", 2)]
+    assert {one["job"] for one in log if "task" in one} == {key[:10]}

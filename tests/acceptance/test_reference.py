@@ -22,7 +22,7 @@ EXAMPLES: dict[str, Any] = {
 def test_every_event_has_a_heading_and_an_example() -> None:
     sources = (ROOT / "src" / "intermission" / "cli").glob("*.py")
     text = "".join(path.read_text() for path in sources)
-    printed = set(re.findall(r'"event": "(\w+)"', text)) | {"task", "job"}
+    printed = set(re.findall(r'"event": "(\w+)"', text)) | {"task", "job", "progress"}
     assert EXAMPLES.keys() == printed
     assert all(name == example["event"] for name, example in EXAMPLES.items())
 
@@ -58,6 +58,9 @@ def documents(cli: Cli) -> Iterator[Any]:
     yield cli("submit", letters, source, "--json", env=shared).json
     yield cli("limit", "pipeline:letters", "--running", "2", "--json", env=shared).json
     yield cli("failures", "--json", env=shared).json
+    yield cli("workers", "--json", env=shared).json
+    cli("cancel", source, env=shared)
+    yield cli("prune", "--older-than", "0s", "--json", env=shared).json
 
 
 def test_what_is_printed_has_the_shape_that_is_documented(cli: Cli) -> None:
@@ -65,8 +68,10 @@ def test_what_is_printed_has_the_shape_that_is_documented(cli: Cli) -> None:
     for document in documents(cli):
         seen.add(document["event"])
         same_shape(EXAMPLES[document["event"]], document, document["event"])
-    # A drain is watched where runs are interrupted, a key where there is a server.
-    assert seen == EXAMPLES.keys() - {"draining", "registered"}
+    # A drain is watched where runs are interrupted, a key where there is a server, and progress
+    # where a task takes long.
+    assert seen == EXAMPLES.keys() - {"draining", "progress", "registered", "rotated"}
+    assert EXAMPLES["progress"].keys() == EXAMPLES["task"].keys()
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from command_line import PIPELINES, Cli, in_sentence, until
 
+from servers.postgres import Databases, as_url
+
 SECRET = "an-admin-secret-for-tests"
 HOME = {"INTERMISSION_SERVER": "", "INTERMISSION_SERVER_KEY": ""}
 
@@ -25,10 +27,10 @@ def server(cli: Cli) -> Iterator[str]:
     process.kill()
 
 
-def serve(cli: Cli, port: int = 0) -> tuple[subprocess.Popen[str], str]:
+def serve(cli: Cli, port: int = 0, ledger: str = "") -> tuple[subprocess.Popen[str], str]:
     process = cli.start(
         "serve", "--port", port, "--pipeline", f"{PIPELINES}:letters", "--pipeline",
-        f"{PIPELINES}:gated", env=HOME,
+        f"{PIPELINES}:gated", env={**HOME, "INTERMISSION_LEDGER": ledger},
     )  # fmt: skip
     assert process.stderr is not None
     line = process.stderr.readline()
@@ -118,6 +120,37 @@ def test_a_server_that_is_restarted_disturbs_nothing(cli: Cli) -> None:
     again.kill()
     calls = cli.calls()
     assert (calls["held 0"], calls["held 2"], calls["gather"]) == (1, 1, 1)
+
+
+def test_two_servers_over_one_ledger_and_one_of_them_dies(cli: Cli, postgres: Databases) -> None:
+    """Its worker keeps what it finished until the server is back; the other's is undisturbed."""
+    cli.env |= {"INTERMISSION_ADMIN_SECRET": SECRET, "INTERMISSION_CACHE_DIR": "cache"}
+    cli.env["INTERMISSION_LEASE_TTL_S"] = "600"  # what is lost stays lost
+    ledger = as_url(postgres.fresh())
+    (mortal, first), (lasting, second) = serve(cli, ledger=ledger), serve(cli, ledger=ledger)
+    cli.env["INTERMISSION_SERVER"] = second
+    (key,) = cli("submit", f"{PIPELINES}:gated", cli.source(text="abcdefgh")).out.split()
+    keys = registered(cli, "one"), registered(cli, "two")
+    workers = [cli.start("worker", env={**keys[0], "INTERMISSION_SERVER": first})]
+    cli.wait_for_call("waiting", times=2)
+    workers.append(cli.start("worker", env=keys[1]))
+    cli.wait_for_call("waiting", times=3)
+    mortal.kill()
+    mortal.wait()
+    cli.open_gate()
+    until(lambda: done_of(cli, key, "held") == 2)  # the one that waited for nothing, too
+    again, _ = serve(cli, int(first.rpartition(":")[2]), ledger)
+    until(lambda: states(cli) == {"done"})
+    for worker in workers:
+        stop(cli, worker)
+    again.kill()
+    lasting.kill()
+    calls = cli.calls()
+    assert {calls[f"held {at}"] for at in (0, 2, 4, 6)} == {calls["gather"]} == {1}
+
+
+def done_of(cli: Cli, key: str, step: str) -> int:
+    return cli("status", key, "--json").json["steps"][step].get("done", 0)
 
 
 def test_without_a_key_nothing_is_given(cli: Cli, server: str) -> None:

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,19 @@ def test_without_a_secret_nobody_is_an_administrator(tmp_path: Path) -> None:
         for given in ("Bearer", "Bearer x", f"Bearer {ADMIN}", ""):
             answer = httpx.post(f"{url}/api/v1/workers", headers={"Authorization": given})
             assert "INTERMISSION_ADMIN_SECRET" in problem(answer, 503)["remedy"]
+        # What the public API of such a server offers to everybody, and no more.
+        with closing(HttpLedger(url, "", patience_s=0)) as anybody:
+            submit(Bench(tmp_path / "fleet").ledger, made := line_job())
+            assert [row.job for row in anybody.jobs()] == [made]
+            assert anybody.cancel(made.key, reason="no")
+            for act in (
+                lambda: anybody.submit(made, []),
+                lambda: anybody.claim("w", 1, lease_ttl_s=TTL_S),
+                lambda: anybody.forget(made.key),
+                lambda: anybody.mark(made.key, JobState.RUNNING),
+            ):
+                with pytest.raises(LedgerRefused, match="no key"):
+                    act()
     registry.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class TestMemoryLedger(LedgerContract):
 
 
 class TestSqliteLedger(LedgerContract):
+    fan_ins = int(os.environ.get("INTERMISSION_TEST_FAN_INS", "200"))
+
     @pytest.fixture
     def open_ledger(self, tmp_path: Path, clock: FakeClock) -> Callable[[], SqliteLedger]:
         return lambda: SqliteLedger(tmp_path / "ledger.sqlite", clock=clock)

@@ -29,15 +29,10 @@ from intermission.testing.jobs import (
     chunks,
     completion,
     fan_job,
-    job,
     line_job,
-    mapped,
-    plan,
-    reduce,
     submit,
 )
 from intermission.testing.ledger import LedgerContract
-from intermission.testing.ledger.history import check_history
 from servers.postgres import Databases, PostgresServer
 
 TTL_S = 60.0
@@ -51,6 +46,8 @@ def clock() -> FakeClock:
 
 
 class TestPostgresLedger(LedgerContract):
+    fan_ins = FAN_INS
+
     @pytest.fixture
     def open_ledger(self, postgres: Databases, clock: FakeClock) -> Callable[[], PostgresLedger]:
         url = postgres.emptied()
@@ -84,40 +81,6 @@ def planned(ledger: PostgresLedger, key: str, count: int) -> tuple[str, list[tup
     ledger.complete([completion(ledger, made, plan, chunks(count))])
     leases = ledger.claim("w1", count, lease_ttl_s=TTL_S, jobs=[key])
     return made.key, [(lease.task_id, lease.fence) for lease in leases]
-
-
-def test_the_last_two_inputs_end_at_the_same_instant_every_time(url: str) -> None:
-    ledger = PostgresLedger(url)
-    many = range(FAN_INS)
-    made = job(
-        plan("cut"),
-        *(mapped(f"hear{n}", "cut") for n in many),
-        *(reduce(f"join{n}", f"hear{n}") for n in many),
-    )
-    submit(ledger, made)
-    (cut,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S)
-    ledger.complete([completion(ledger, made, cut, chunks(2))])
-    inputs = {
-        (lease.step, lease.index): (lease.task_id, lease.fence)
-        for lease in ledger.claim("w1", 2 * FAN_INS, lease_ttl_s=TTL_S)
-    }
-    gate = threading.Barrier(2)
-
-    def end(which: int) -> list[bool]:
-        own = PostgresLedger(url)
-        answers: list[bool] = []
-        for n in many:
-            gate.wait(DEADLINE_S)
-            answers += own.complete([Completion(*inputs[f"hear{n}", which], "1")])
-        return answers
-
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(end, (0, 1)))
-    assert answers == [[True] * FAN_INS] * 2
-    joins = {row.id for row in ledger.tasks(made.key) if row.step.startswith("join")}
-    fired = [e.task_id for e in ledger.events(limit=100_000) if e.task_id in joins]
-    assert sorted(id for id in fired if id is not None) == sorted(joins), "each fired once"
-    check_history(ledger)
 
 
 def test_a_reader_of_events_passes_none_by_that_is_not_committed_yet(

@@ -1,15 +1,19 @@
-"""A connection lost at every statement of a change, before it or with its answer on the way."""
+"""A connection lost or silent at every statement of a change, before it or with its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 
-from intermission.backends.ledger.postgres import PostgresLedger
+from intermission.backends.ledger.postgres import PostgresLedger, connection
 from intermission.backends.ledger.postgres.connection import close_pools
+from intermission.engine.keeper import MARGIN
+from intermission.errors import LedgerError
 from intermission.model import Beat, Completion, Failure, Job, JobState, Lease, TaskState
 from intermission.testing.jobs import (
     chunks,
@@ -26,6 +30,7 @@ from servers.postgres_proxy import Cut, PostgresProxy
 
 TTL_S = 60.0
 STATEMENTS_MAX = 30
+SILENCE_S = 0.2
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +68,9 @@ class Bench:
         ids = {row.id for row in self.straight.tasks(made.key)}
         events = self.straight.events(limit=100_000)
         return sorted(event.now for event in events if event.task_id in ids)
+
+
+Work = Callable[[Bench], tuple[Any, ...]]
 
 
 def claiming(bench: Bench) -> tuple[Any, ...]:
@@ -136,11 +144,8 @@ def forgetting(bench: Bench) -> tuple[Any, ...]:
     return bench.ledger.forget(made.key), bench.straight.jobs(made.key)
 
 
-WORK = [
-    claiming,
-    completing_a_plan,
-    completing_the_last_inputs,
-    failing,
+HARD = [claiming, completing_a_plan, completing_the_last_inputs, failing]
+EASY = [
     renewing,
     releasing,
     submitting,
@@ -149,19 +154,63 @@ WORK = [
 ]
 
 
-@pytest.mark.parametrize("cut", Cut)
-@pytest.mark.parametrize("work", WORK)
-def test_a_cut_line_changes_no_answer_and_nothing_twice(
-    work: Callable[[Bench], tuple[Any, ...]], cut: Cut, postgres: Databases, proxy: PostgresProxy
+def at_each_statement(
+    work: Work,
+    cut: Cut,
+    postgres: Databases,
+    proxy: PostgresProxy,
+    which: Callable[[int], Iterable[int]] = range,
 ) -> None:
+    """Harm the line at one statement after another: the answer is always the same."""
     bench = Bench(proxy, PostgresLedger(postgres.emptied()))
     bench.proxy.arm()
     expected = work(bench)
     statements = proxy.statements
     assert 1 < statements < STATEMENTS_MAX
-    for nth in range(statements):
+    for nth in which(statements):
         bench.proxy.arm(nth, cut)
         assert work(bench) == expected, f"statement {nth} of {statements}: {cut.value}"
         assert proxy.cuts == 1
     bench.proxy.arm()
     check_history(bench.straight)
+
+
+# The server has done as much when a line is cut before a statement as when it is cut after the one
+# before that; so both are only tried where the most happens at once.
+@pytest.mark.parametrize(
+    ("work", "cut"),
+    [*product(HARD, [Cut.BEFORE, Cut.AFTER]), *product(EASY, [Cut.AFTER])],
+)
+def test_a_cut_line_changes_no_answer_and_nothing_twice(
+    work: Work, cut: Cut, postgres: Databases, proxy: PostgresProxy
+) -> None:
+    at_each_statement(work, cut, postgres, proxy)
+
+
+@pytest.mark.parametrize("work", [claiming, completing_the_last_inputs, failing])
+def test_nor_does_a_line_that_falls_silent(
+    work: Work, postgres: Databases, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its beginning, on its way and at its end."""
+    monkeypatch.setattr(connection, "SILENCE_S", SILENCE_S)
+    at_each_statement(work, Cut.SILENT, postgres, proxy, lambda n: (0, n // 2, n - 1))
+
+
+def test_a_renewal_on_a_silent_line_fails_long_before_its_lease_ends(
+    postgres: Databases, proxy: PostgresProxy
+) -> None:
+    """Its keeper can then still end the work in time; and the next one gets a line that talks."""
+    bench = Bench(proxy, PostgresLedger(postgres.emptied()))
+    _, leases = bench.leases()
+    beats = [Beat(lease.task_id, lease.fence) for lease in leases]
+    bench.ledger.jobs()  # so that there is a connection to fall silent
+    lease_ttl_s = 9.0
+    for nth in (0, 2):  # its beginning and its end
+        bench.proxy.arm(nth, Cut.SILENT)
+        began_s = time.monotonic()
+        with pytest.raises(LedgerError, match=r"silent for 0\.75 s"):
+            bench.ledger.renew("w1", beats, lease_ttl_s=lease_ttl_s)
+        assert time.monotonic() - began_s < lease_ttl_s * MARGIN
+        assert proxy.cuts == 1
+    bench.proxy.arm()
+    assert not bench.ledger.renew("w1", beats, lease_ttl_s=lease_ttl_s).lost

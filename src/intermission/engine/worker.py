@@ -246,7 +246,7 @@ class Worker:
             return
         for one in said:
             if isinstance(one, Progressed):
-                self._keeper.progress(assignment.name, one.task_id, one.fraction)
+                self._progressed(assignment, one)
         finished: list[tuple[Lease, Finished]] = []
         for lease, one in slot.answered(said, self._clock.monotonic_s()):
             if isinstance(one, Finished):
@@ -255,6 +255,9 @@ class Worker:
                 self._record_trouble(assignment, lease, one)
         if finished:
             self._record_finished(assignment, finished)
+
+    def _progressed(self, assignment: Assignment, said: Progressed) -> None:
+        self._keeper.progress(assignment.name, said.task_id, said.fraction)
 
     def _record_finished(
         self, assignment: Assignment, finished: list[tuple[Lease, Finished]]

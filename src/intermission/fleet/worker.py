@@ -8,8 +8,10 @@ no end but a drain.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from random import uniform
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from intermission.engine.assignment import Assignment
 from intermission.engine.guardian import Guardian
 from intermission.engine.keeper import Held
-from intermission.engine.outcome import Finished
+from intermission.engine.outcome import Failed, Faulted, Finished, Outcome, Progressed, Spoiled
 from intermission.engine.worker import Worker
 from intermission.errors import IntermissionError, LedgerError
 from intermission.model import Failure, Lease
@@ -33,6 +35,10 @@ AWAY_S = 5.0
 """How long to leave a ledger alone that did not answer."""
 HOARD_S = 1.0
 """How long a task may wait here for a slot while other workers may have one."""
+LEASE_SHARE = 0.85
+"""How much of `lease_ttl_s` a lease lasts: what is left of it is for noticing that it ended."""
+NOTICE_SHARE = 1 / 12
+"""How much of it passes, while a slot is idle, between two looks for leases that ended."""
 KEEP_S = 30.0
 """How long a job stays open after its last task here, because more of it may come."""
 log = logging.getLogger(__name__)
@@ -51,17 +57,23 @@ class FleetWorker(Worker):
         bells: Sequence[Bell] = (),
         clock: Clock | None = None,
         on_tick: Callable[[], None] = lambda: None,
+        on_progress: Callable[[int, float], None] = lambda task_id, fraction: None,
     ) -> None:
         """`open_job` makes the assignment of the job with a key; it may raise."""
-        super().__init__(guardian, settings, clock=clock, on_tick=on_tick)
+        leased = settings.model_copy(update={"lease_ttl_s": settings.lease_ttl_s * LEASE_SHARE})
+        super().__init__(guardian, leased, clock=clock, on_tick=on_tick)
+        self._notice_s = min(settings.lease_ttl_s * NOTICE_SHARE, settings.renew_every_s)
+        self._on_progress = on_progress
         self._bells = bells
         self._ledger = ledger
         self._open_job = open_job
         self._ask_at_s = 0.0
-        self._rescue_at_s = 0.0
+        self._looked_s = -settings.lease_ttl_s
         self._idle_s = 0.0
         self._used_s: dict[str, float] = {}
         """By assignment, when it last had something to do."""
+        self._unwritten: deque[Callable[[], None]] = deque()
+        """Changes of a ledger that did not answer, oldest first."""
 
     def work(self) -> str | None:
         """Work until a drain; the reason for it."""
@@ -77,17 +89,55 @@ class FleetWorker(Worker):
             return False
         now_s = self._clock.monotonic_s()
         try:
-            if now_s >= self._rescue_at_s:
-                self._rescue_at_s = now_s + self._settings.renew_every_s
-                self._ledger.rescue()
+            if self._unwritten and now_s >= self._ask_at_s:
+                self._catch_up()
+            self._look_for_lost(now_s)
             if now_s >= self._ask_at_s and self._slots.idle > 0:
                 self._claim_any(now_s)
             self._share(now_s)
         except LedgerError as e:  # what runs goes on as long as its leases do
-            log.warning("%s", e)
-            self._ask_at_s = now_s + AWAY_S
-        self._close_unused(now_s)
+            self._leave_alone(e)
+        if not self._unwritten:
+            self._close_unused(now_s)
         return True
+
+    def _look_for_lost(self, now_s: float) -> None:
+        """Put back what vanished workers held: soon where a slot is idle, for only that helps."""
+        wait_s = self._notice_s if self._slots.idle > 0 else self._settings.renew_every_s
+        if now_s - self._looked_s < wait_s:
+            return
+        self._looked_s = now_s
+        if self._ledger.rescue():
+            self._ask_at_s = 0.0
+
+    def _leave_alone(self, e: LedgerError) -> None:
+        log.warning("%s", e)
+        self._ask_at_s = self._clock.monotonic_s() + AWAY_S
+
+    def _write(self, change: Callable[[], None]) -> None:
+        """Change the ledger now, or else when it answers again; its leases are kept meanwhile."""
+        self._unwritten.append(change)
+        if len(self._unwritten) > 1:
+            return
+        try:
+            self._catch_up()
+        except LedgerError as e:
+            self._leave_alone(e)
+
+    def _catch_up(self) -> None:
+        while self._unwritten:
+            change = self._unwritten.popleft()
+            try:
+                change()
+            except LedgerError:
+                self._unwritten.appendleft(change)
+                raise
+
+    def _spare_slots(self, assignment: Assignment, ended: list[Lease]) -> None:
+        """No slot dies for the lease of a task that has ended and could not be written down."""
+        if self._unwritten:
+            ids = [lease.task_id for lease in ended]
+            self._keeper.assign(assignment.name, ids, None)
 
     def _share(self, now_s: float) -> None:
         """Give back what was claimed for short tasks, when long ones have taken all slots."""
@@ -172,10 +222,31 @@ class FleetWorker(Worker):
             one.ready(self._has_room) for one in self._open.values()
         )
 
+    def _progressed(self, assignment: Assignment, said: Progressed) -> None:
+        super()._progressed(assignment, said)
+        self._on_progress(said.task_id, said.fraction)
+
+    def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Outcome) -> None:
+        if isinstance(outcome, Failed | Spoiled | Faulted):
+            log.warning("%s", outcome.message, extra=_about(lease))
+        self._write(partial(super()._record_trouble, assignment, lease, outcome))
+        self._spare_slots(assignment, [lease])
+
+    def _give_back(self, assignment: Assignment, leases: list[Lease], reason: str) -> None:
+        self._write(partial(super()._give_back, assignment, leases, reason))
+
     def _record_finished(
         self, assignment: Assignment, finished: list[tuple[Lease, Finished]]
     ) -> None:
+        self._write(partial(self._finish, assignment, finished))
+        self._spare_slots(assignment, [lease for lease, _ in finished])
+
+    def _finish(self, assignment: Assignment, finished: list[tuple[Lease, Finished]]) -> None:
         super()._record_finished(assignment, finished)
+        if log.isEnabledFor(logging.INFO):
+            for lease, outcome in finished:
+                took = {"took_s": round(outcome.took_s, 3), "adopted": outcome.completion.adopted}
+                log.info("done", extra=_about(lease) | took)
         self._ask_at_s = 0.0
         needed = {edge.upstream for spec in assignment.job.steps for edge in spec.edges}
         if any(lease.step in needed for lease, _ in finished):
@@ -196,7 +267,14 @@ class FleetWorker(Worker):
 
     def _leave(self) -> None:
         """Give back what was not begun. The jobs go on elsewhere, so nothing is said of them."""
+        with suppress(IntermissionError):  # a ledger that is away loses nothing: leases end
+            self._catch_up()
         for assignment in list(self._open.values()):
-            with suppress(IntermissionError):  # a ledger that is away loses nothing: leases end
-                self._give_back(assignment, list(assignment.backlog), self._drain.reason or "")
+            self._give_back(assignment, list(assignment.backlog), self._drain.reason or "")
             self._end(assignment)
+
+
+def _about(lease: Lease) -> dict[str, Any]:
+    """What a line of the log is about."""
+    task = lease.step if lease.chunk is None else f"{lease.step}[{lease.index}]"
+    return {"job": lease.job_key[:10], "task": task, "attempt": lease.attempt}

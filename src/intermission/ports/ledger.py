@@ -62,8 +62,9 @@ class Ledger(Protocol):
     def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
         """Extend leases whose fence is still current, even late; record progress.
 
-        A `leased` task turns `running`. Answers which leases are lost and which tasks'
-        jobs are cancelled. Also the worker's own sign of life.
+        A `leased` task turns `running`. Progress never goes back within an attempt; another
+        hundredth is an event, unless one was in the last `PROGRESS_EVERY_MS`. Answers which
+        leases are lost and which tasks' jobs are cancelled. Also the worker's sign of life.
         """
         ...
 
@@ -137,8 +138,17 @@ class Ledger(Protocol):
         """Every limit, by name."""
         ...
 
-    def jobs(self, key_prefix: str = "") -> list[JobRow]:
-        """Jobs, newest first, with their counts; those whose key starts with the prefix."""
+    def jobs(
+        self,
+        key_prefix: str = "",
+        *,
+        states: Collection[JobState] = (),
+        pipeline: str | None = None,
+        source: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> list[JobRow]:
+        """Jobs, newest first, with their counts; the first `limit` with an id below `before`."""
         ...
 
     def tasks(

@@ -150,19 +150,21 @@ class Server:
                         return receive(response)
                     response.read()
             except self._httpx.TransportError as e:
-                said, wait_s = f"{type(e).__name__}: {e}".rstrip(": "), 0.0
+                said, wait_s, remedy = f"{type(e).__name__}: {e}".rstrip(": "), 0.0, ""
                 unsent = (self._httpx.ConnectError, self._httpx.ConnectTimeout)
                 was_repeated |= not isinstance(e, unsent)
             else:
                 if response.status_code not in _PASSING:
                     raise self._error(doing, response, faults, was_repeated)
                 said, wait_s = f"answered {_said(response)}", _retry_after_s(response)
+                remedy = str(_problem(response).get("remedy", ""))
                 was_repeated = True
             if not patience.wait(wait_s):
                 raise faults.unavailable(
                     f"{doing} failed: {self.url} gave no usable answer for {patience_s:g} s "
                     f"({said}).",
-                    remedy="Is the server running, and is its URL right? Progress is saved.",
+                    remedy=remedy
+                    or "Is the server running, and is its URL right? Progress is saved.",
                 )
 
     @contextmanager

@@ -128,8 +128,26 @@ class HttpLedger:
     def limits(self) -> list[Limit]:
         return self._call(wire.Limits())
 
-    def jobs(self, key_prefix: str = "") -> list[JobRow]:
-        return self._call(wire.Jobs(key_prefix=key_prefix))
+    def jobs(
+        self,
+        key_prefix: str = "",
+        *,
+        states: Collection[JobState] = (),
+        pipeline: str | None = None,
+        source: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> list[JobRow]:
+        return self._call(
+            wire.Jobs(
+                key_prefix=key_prefix,
+                states=tuple(states),
+                pipeline=pipeline,
+                source=source,
+                before=before,
+                limit=limit,
+            )
+        )
 
     def tasks(
         self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None

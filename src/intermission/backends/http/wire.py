@@ -149,6 +149,11 @@ class Limits(Call):
 
 class Jobs(Call):
     key_prefix: Prefix = ""
+    states: tuple[JobState, ...] = ()
+    pipeline: Prefix | None = None
+    source: Annotated[str, Field(max_length=4000)] | None = None
+    before: Number | None = None
+    limit: Number | None = None
 
 
 class Tasks(Call):

@@ -10,6 +10,7 @@ from intermission.testing.ledger.claiming import Claiming
 from intermission.testing.ledger.completing import Completing
 from intermission.testing.ledger.failing import Failing
 from intermission.testing.ledger.fan_in import FanIn
+from intermission.testing.ledger.forgetting import Forgetting
 from intermission.testing.ledger.gaps import Gaps
 from intermission.testing.ledger.holding import Holding
 from intermission.testing.ledger.racing import Racing
@@ -35,6 +36,7 @@ class LedgerContract(
     Gaps,
     Recovering,
     Restarting,
+    Forgetting,
     Reading,
     Racing,
 ):

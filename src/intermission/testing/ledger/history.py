@@ -62,7 +62,10 @@ class Trail:
     def _follow_task(self, event: Event, task_id: int) -> None:
         assert event.was is not None, f"{event}: a task's event says what the task was before"
         was, now = TaskState(event.was), TaskState(event.now)
-        assert now in TRANSITIONS[was], f"illegal: {event}"
+        if event.progress is None:
+            assert now in TRANSITIONS[was], f"illegal: {event}"
+        else:
+            assert was is now is TaskState.RUNNING, f"progress is no transition: {event}"
         before = self._tasks.get(task_id)
         at_first = (TaskState.PENDING, TaskState.BLOCKED)
         fits = was in at_first if before is None else was is before

@@ -32,6 +32,44 @@ class Holding(Suite):
         assert beat(ledger, lease, progress=0.5) == KEPT
         assert row(ledger, made, "fetch").progress == 0.5
 
+    def test_progress_is_told_now_and_then(self, ledger: Ledger, clock: FakeClock) -> None:
+        """At most once in 5 s, and only when it is another hundredth than the last one told."""
+        submit(ledger, line_job())
+        lease = take_one(ledger)
+        waits_s = ((0.0, 0.004), (1.0, 0.25), (1.0, 0.3), (3.9, 0.4), (0.1, 0.41), (9.0, 0.413))
+        for wait_s, progress in waits_s:
+            clock.advance(wait_s)
+            beat(ledger, lease, progress=progress)
+        events = [event for event in ledger.events() if event.progress is not None]
+        assert [event.progress for event in events] == [0.25, 0.41]
+        assert events[1].at_ms - events[0].at_ms == 5000
+        assert [(e.was, e.now, e.task, e.worker, e.fence) for e in events] == [
+            ("running", "running", "fetch", "w1", lease.fence)
+        ] * 2
+
+    def test_progress_is_told_of_every_attempt(self, ledger: Ledger, clock: FakeClock) -> None:
+        submit(ledger, line_job())
+        for _ in range(2):
+            lease = take_one(ledger)
+            beat(ledger, lease, progress=0.8)
+            clock.jump_wall(-3600)  # it keeps nobody silent
+            beat(ledger, lease, progress=0.9)
+            clock.advance(TTL_S)
+            beat(ledger, lease, progress=0.1)  # it does not go back
+            ledger.release([(lease.task_id, lease.fence)], reason="a drain")
+        told = [e.progress for e in ledger.events() if e.progress is not None]
+        assert told == [0.8, 0.9, 0.8, 0.9]
+
+    def test_progress_of_somebody_else_is_not_told(self, ledger: Ledger, clock: FakeClock) -> None:
+        submit(ledger, line_job())
+        late = take_one(ledger)
+        clock.advance(TTL_S)
+        ledger.rescue()
+        lease = take_one(ledger, worker="w2")
+        beat(ledger, lease, worker="w2")
+        beat(ledger, late, progress=0.5)
+        assert not [event for event in ledger.events() if event.progress is not None]
+
     def test_a_beat_extends_the_lease(self, ledger: Ledger, clock: FakeClock) -> None:
         submit(ledger, line_job())
         lease = take_one(ledger)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from intermission.errors import StalePlans
-from intermission.model import Job, JobState, Lease
+from intermission.model import Completion, Job, JobState, Lease
 from intermission.testing.jobs import (
     chunks,
     completion,
@@ -17,9 +19,11 @@ from intermission.testing.jobs import (
     mapped,
     pair_job,
     plan,
+    reduce,
     submit,
     tasks_of,
 )
+from intermission.testing.ledger.history import all_events
 from intermission.testing.ledger.suite import (
     TTL_S,
     FakeClock,
@@ -30,7 +34,6 @@ from intermission.testing.ledger.suite import (
     finish,
     job_row,
     planned,
-    row,
     run,
     take,
     take_named,
@@ -38,7 +41,8 @@ from intermission.testing.ledger.suite import (
 )
 
 T = TypeVar("T")
-ROUNDS = 15
+FAN_INS_EACH = 100
+"""In one job; a job of thousands of steps is no job that anybody has."""
 DEADLINE_S = 60.0
 
 
@@ -68,6 +72,11 @@ def at_once(open_ledger: OpenLedger, *work: Callable[[Ledger], T]) -> list[T]:
 
 
 class Racing(Suite):
+    fan_ins = 20
+    """How many times the last two inputs of a fan-in end at the same instant."""
+    rounds = 15
+    """How many times any other two meet."""
+
     def test_no_task_is_handed_out_twice(self, ledger: Ledger, open_ledger: OpenLedger) -> None:
         planned(ledger, fan_job(), 120)
 
@@ -94,19 +103,39 @@ class Racing(Suite):
     def test_the_last_two_inputs_end_at_the_same_instant(
         self, ledger: Ledger, open_ledger: OpenLedger
     ) -> None:
-        for n in range(ROUNDS):
-            made = planned(ledger, fan_job(key=f"job{n}"), 2)
-            first, second = take(ledger, jobs=[made.key])
-            answers = at_once(
-                open_ledger,
-                lambda own, made=made, lease=first: finish(own, made, lease),
-                lambda own, made=made, lease=second: finish(own, made, lease),
-            )
-            assert answers == [[True], [True]]
-            join = row(ledger, made, "join")
-            assert events_of(ledger, join.id) == [("blocked", "pending")]
-            run(ledger, made)
-            assert job_row(ledger, made).state is JobState.DONE
+        joins: list[int] = []
+        for first in range(0, self.fan_ins, FAN_INS_EACH):
+            many = range(first, min(first + FAN_INS_EACH, self.fan_ins))
+            maps = [mapped(f"hear{n}", "cut") for n in many]
+            reduces = [reduce(f"join{n}", f"hear{n}") for n in many]
+            made = planned(ledger, job(plan("cut"), *maps, *reduces, key=f"job{first}"), 2)
+            leases = take(ledger, 2 * len(many), jobs=[made.key])
+            ends = {(one.step, one.index): (one.task_id, one.fence) for one in leases}
+            gate = threading.Barrier(2)
+
+            def end(
+                own: Ledger,
+                index: int,
+                many: range = many,
+                ends: dict[tuple[str, int], tuple[int, int]] = ends,
+                gate: threading.Barrier = gate,
+            ) -> list[bool]:
+                answers: list[bool] = []
+                for n in many:
+                    gate.wait(DEADLINE_S)
+                    answers += own.complete([Completion(*ends[f"hear{n}", index], "1")])
+                return answers
+
+            answers = at_once(open_ledger, *[partial(end, index=index) for index in (0, 1)])
+            assert answers == [[True] * len(many)] * 2
+            joins += [row.id for row in ledger.tasks(made.key) if row.step.startswith("join")]
+            assert len(take(ledger, len(many) + 1, jobs=[made.key])) == len(many)
+        fired = Counter(
+            (event.task_id, event.was, event.now)
+            for event in all_events(ledger)
+            if event.task_id in set(joins) and event.now == "pending"
+        )
+        assert fired == {(id, "blocked", "pending"): 1 for id in joins}
 
     def test_the_same_completion_at_the_same_instant(
         self, ledger: Ledger, open_ledger: OpenLedger
@@ -123,7 +152,7 @@ class Racing(Suite):
     def test_a_late_completion_against_its_successor(
         self, ledger: Ledger, open_ledger: OpenLedger, clock: FakeClock
     ) -> None:
-        for n in range(ROUNDS):
+        for n in range(self.rounds):
             made = submit(ledger, line_job(key=f"job{n}"))
             old = take_one(ledger, jobs=[made.key])
             clock.advance(TTL_S)
@@ -148,7 +177,7 @@ class Racing(Suite):
     def test_two_plans_end_at_the_same_instant(
         self, ledger: Ledger, open_ledger: OpenLedger
     ) -> None:
-        for n in range(ROUNDS):
+        for n in range(self.rounds):
             made = submit(ledger, pair_job(key=f"job{n}"))
             plans = take_named(ledger, jobs=[made.key])
 

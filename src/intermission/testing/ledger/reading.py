@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from intermission.model import Completion, JobState, Output, TaskState
+from dataclasses import replace
+from typing import Any
+
+from intermission.model import Completion, JobState, Output, Source, TaskState
 from intermission.testing.jobs import chunks, completion, fan_job, job, line_job, step, submit
 from intermission.testing.ledger.history import all_events
 from intermission.testing.ledger.suite import (
@@ -30,6 +33,42 @@ class Reading(Suite):
         assert [shown.job.key for shown in ledger.jobs("ab")] == ["ab2", "ab1"]
         assert [shown.job.key for shown in ledger.jobs("a%")] == ["a%"]
         assert [shown.job.key for shown in ledger.jobs("a_")] == []
+
+    def test_jobs_in_pages_of_those_that_fit(self, ledger: Ledger) -> None:
+        for n in range(8):
+            made = line_job(key=f"{'ab'[n % 2]}{n}", pipeline="read" if n in (2, 6) else "hear")
+            submit(ledger, replace(made, source=Source(f"file:///{n % 4}", "f")))
+        for key in ("a2", "b3", "a4"):
+            ledger.cancel(key, reason="no")
+
+        def page(prefix: str = "", **which: Any) -> str:
+            return " ".join(row.job.key for row in ledger.jobs(prefix, **which))
+
+        assert page(limit=3) == "b7 a6 b5"
+        last = ledger.jobs(limit=3)[-1].id
+        assert page(limit=3, before=last) == "a4 b3 a2"
+        assert page(before=last) == "a4 b3 a2 b1 a0"
+        assert page(limit=0) == ""
+        assert page("b", limit=2) == "b7 b5"
+        assert page("b", limit=2, before=last) == "b3 b1"
+        assert page("b", states=[JobState.CANCELLED], source="file:///3") == "b3"
+        assert page("a", pipeline="read", limit=1) == "a6"
+        assert page(states=[JobState.CANCELLED]) == "a4 b3 a2"
+        assert page(states=[JobState.CANCELLED], limit=1, before=last) == "a4"
+        both = [JobState.PENDING, JobState.CANCELLED, JobState.PENDING]
+        assert page(states=both, limit=5, before=last) == "a4 b3 a2 b1 a0"
+        assert page(states=[JobState.DONE]) == ""
+        assert page(pipeline="read") == "a6 a2"
+        assert page(pipeline="hear", limit=3) == "b7 b5 a4"
+        assert page(pipeline="hear", limit=3, before=last) == "a4 b3 b1"
+        assert page(pipeline="hear", states=[JobState.CANCELLED]) == "a4 b3"
+        assert page(source="file:///2") == "a6 a2"
+        assert page(source="file:///2", limit=1) == "a6"
+        assert page(source="file:///2", states=[JobState.CANCELLED], pipeline="read") == "a2"
+        assert page(source="file:///2", pipeline="hear") == ""
+        assert page(source="file:///9") == ""
+        (shown,) = ledger.jobs(source="file:///2", limit=1)
+        assert shown.total(TaskState.PENDING) == 1
 
     def test_a_job_comes_back_as_it_was_submitted(self, ledger: Ledger) -> None:
         made = job(

@@ -38,6 +38,7 @@ from intermission.testing.ledger.suite import (
     take_named,
     take_one,
 )
+from intermission.testing.shapes import two_stage_job
 
 B, P, D = TaskState.BLOCKED, TaskState.PENDING, TaskState.DONE
 
@@ -68,6 +69,20 @@ class Replanning(Suite):
         both = completion(ledger, made, plans["split"], chunks(1))
         assert ledger.complete([completion(ledger, made, hear), both]) == [True, True]
         assert states_of(ledger, made)["join"] is B
+        run(ledger, made)
+        assert job_row(ledger, made).state is JobState.DONE
+
+    def test_a_plan_that_finds_the_same_again_sends_nobody_back(self, ledger: Ledger) -> None:
+        """Not even when it was away as another ended, and only now there is the last fan-in."""
+        made = planned(ledger, two_stage_job(), 1)
+        for _ in ("look", "scenes"):
+            finish(ledger, made, take_one(ledger))
+        ledger.spoil([row(ledger, made, "cut").id], reason="its receipt is gone")
+        plans = take_named(ledger)
+        finish(ledger, made, plans["split"], found=chunks(1))
+        finish(ledger, made, plans["cut"], found=chunks(1))
+        expected = {"cut": D, "look[0]": D, "scenes": D, "split": D, "hear[0]": P, "join": B}
+        assert states_of(ledger, made) == expected
         run(ledger, made)
         assert job_row(ledger, made).state is JobState.DONE
 

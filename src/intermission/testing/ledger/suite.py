@@ -157,4 +157,8 @@ def job_row(ledger: Ledger, made: Job) -> JobRow:
 
 def events_of(ledger: Ledger, task_id: int | None) -> list[tuple[str | None, str]]:
     """A task's steps from state to state; with None, those of jobs."""
-    return [(e.was, e.now) for e in ledger.events(limit=100_000) if e.task_id == task_id]
+    return [
+        (e.was, e.now)
+        for e in ledger.events(limit=100_000)
+        if e.task_id == task_id and e.progress is None
+    ]

@@ -18,6 +18,7 @@ from intermission.model import (
     HELD,
     JOB_TRANSITIONS,
     PREFERENCE_MS,
+    PROGRESS_EVERY_MS,
     Beat,
     Completion,
     Failure,
@@ -89,7 +90,7 @@ class MemoryLedger(Changes):
                 while len(leases) < capacity and (row := self._next(entry, can)) is not None:
                     self._set_job(self._tables.jobs[entry.id], JobState.RUNNING)
                     leases.append(self._lease(self._take(row, worker, lease_ttl_s)))
-                    turn = len(self._tables.events)
+                    turn = self._tables.last_seq
                     self._tables.put_job(replace(self._tables.jobs[entry.id], turn=turn))
         return leases
 
@@ -180,16 +181,20 @@ class MemoryLedger(Changes):
                     (cancelled if self._is_cancelled(beat.task_id) else lost).add(beat.task_id)
                 elif row.token is not None:
                     # A beat that crossed its task's deferral on the way must not shorten it.
-                    self._move(row, TaskState.RUNNING, progress=beat.progress)
+                    self._progressed(self._move(row, TaskState.RUNNING), beat.progress)
                 else:
-                    self._move(
-                        row,
-                        TaskState.RUNNING,
-                        worker=worker,
-                        progress=beat.progress,
-                        expires_s=expires_s,
-                    )
+                    changes = {"worker": worker, "expires_s": expires_s}
+                    self._progressed(self._move(row, TaskState.RUNNING, **changes), beat.progress)
         return Renewal(frozenset(lost), frozenset(cancelled))
+
+    def _progressed(self, row: Row, progress: float) -> None:
+        """It never goes back within an attempt; now and then it is worth an event."""
+        row = self._move(row, row.state, progress=max(row.progress, progress))
+        now_ms, told = self._clock.now_ms(), round(row.progress * 100)
+        if told not in (0, row.told) and not 0 <= now_ms - row.told_ms < PROGRESS_EVERY_MS:
+            row = self._move(row, row.state, told=told, told_ms=now_ms)
+            states = row.state, row.state
+            self._tables.log(now_ms, row.job_id, *states, row=row, progress=row.progress)
 
     def _is_cancelled(self, task_id: int) -> bool:
         row = self._tables.rows.get(task_id)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 from intermission.backends.ledger.memory.graph import Graph, output
-from intermission.backends.ledger.memory.tables import Row, Tables
-from intermission.model import HELD, Event, JobRow, Lease, Output, TaskRow, TaskState
+from intermission.backends.ledger.memory.tables import JobEntry, Row, Tables
+from intermission.model import HELD, Event, JobRow, JobState, Lease, Output, TaskRow, TaskState
 from intermission.ports.clock import Clock, SystemClock
 
 
@@ -21,8 +23,27 @@ class Reads:
     def close(self) -> None:
         """Nothing to give up: the object is the ledger."""
 
-    def jobs(self, key_prefix: str = "") -> list[JobRow]:
+    def jobs(
+        self,
+        key_prefix: str = "",
+        *,
+        states: Collection[JobState] = (),
+        pipeline: str | None = None,
+        source: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> list[JobRow]:
+        def fits(entry: JobEntry) -> bool:
+            return (
+                entry.job.key.startswith(key_prefix)
+                and (not states or entry.state in states)
+                and pipeline in (None, entry.job.pipeline)
+                and source in (None, entry.job.source.uri)
+                and (before is None or entry.id < before)
+            )
+
         with self._tables.lock:
+            newest = sorted(self._tables.jobs.values(), key=lambda entry: -entry.id)
             return [
                 JobRow(
                     id=entry.id,
@@ -37,8 +58,7 @@ class Reads:
                         if (counts := self._tables.counts(entry.id, spec.name))
                     },
                 )
-                for entry in sorted(self._tables.jobs.values(), key=lambda entry: -entry.id)
-                if entry.job.key.startswith(key_prefix)
+                for entry in islice(filter(fits, newest), limit)
             ]
 
     def tasks(
@@ -76,7 +96,9 @@ class Reads:
 
     def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
         with self._tables.lock:
-            return self._tables.events[max(after, 0) :][:limit]
+            events = self._tables.events
+            start = bisect_right(events, after, key=lambda event: event.seq)
+            return events[start : start + limit]
 
     def workers(self) -> list[str]:
         with self._tables.lock:

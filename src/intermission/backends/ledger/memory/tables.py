@@ -42,6 +42,9 @@ class Row(TaskRow):
     token: str | None = None
     result: str = ""
     receipt: Receipt | None = None
+    told: int = 0
+    """The progress that the last event told, in hundredths; and when."""
+    told_ms: int = 0
 
     def seen(self) -> TaskRow:
         """The task as the port shows it."""
@@ -60,7 +63,7 @@ class JobEntry:
     updated_ms: int
     reason: str | None = None
     turn: int = 0
-    """How many events there were when it was last given a task."""
+    """The number of the newest event when it was last given a task."""
 
 
 Place = tuple[int, str]
@@ -82,6 +85,8 @@ class Tables:
         """Tasks that are out on a lease, by pipeline and step."""
         self.tokens: dict[str, int] = {}
         self.events: list[Event] = []
+        self.last_seq = 0
+        """The number of the newest event; one that is forgotten is not used again."""
         self.limits: dict[str, tuple[Limit, float, int]] = {}
         """Each with how many may start by its rate, as of when."""
         self._by_state: dict[Place, dict[TaskState, set[int]]] = defaultdict(dict)
@@ -124,11 +129,14 @@ class Tables:
         self._swap_job(before, entry)
 
     def drop_job(self, entry: JobEntry) -> None:
-        """Remove a job and its tasks."""
+        """Remove a job with its tasks and events."""
         for row in self.of_job(entry.id):
             self.drop(row)
         self._undo.append(lambda: self._swap_job(None, entry))
         self._swap_job(entry, None)
+        events = self.events
+        self._undo.append(lambda: setattr(self, "events", events))
+        self.events = [event for event in events if event.job_key != entry.job.key]
 
     def _swap(self, before: Row | None, after: Row | None) -> None:
         if before is not None:
@@ -219,11 +227,13 @@ class Tables:
         *,
         row: Row | None = None,
         message: str | None = None,
+        progress: float | None = None,
     ) -> None:
         """Append one event."""
-        event = Event(len(self.events) + 1, at_ms, self.jobs[job_id].job.key, None, None, was, now)
+        self.last_seq += 1
+        event = Event(self.last_seq, at_ms, self.jobs[job_id].job.key, None, None, was, now)
         if row is not None:
             event = replace(
                 event, task_id=row.id, task=row.name, fence=row.fence, worker=row.worker
             )
-        self.events.append(replace(event, message=message))
+        self.events.append(replace(event, message=message, progress=progress))

@@ -12,8 +12,10 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
 POOL_MAX = 8
+SILENCE_S = 120.0
+"""How long a statement may take without a byte from the server before the line is given up.
+
+The kernel notices a link that is gone; this is for one that is there and says nothing, such as a
+server that hangs, or a pooler whose server is away. No statement of ours takes nearly as long.
+"""
 _IDLE_MAX_S = 120.0
 _CONNECT_S = 5
 # A server that vanished without a word is noticed within a quarter of a minute.
@@ -41,6 +49,8 @@ _TRANSIENT = re.compile(
 # Serialization, deadlock, lock not available; connection, resources, operator intervention; a
 # standby during a failover; a transaction that sat idle for too long.
 _AGAIN = re.compile(r"40001|40P01|55P03|08...|53[0234]..|57P..|25006|25P0[34]")
+# After these, other connections of the pool are no better: the server went away, or is a standby.
+_GONE = re.compile(r"08...|57P..|25006")
 
 _pools: dict[str, ConnectionPool[psycopg.Connection[tuple[Any, ...]]]] = {}
 _pools_lock = threading.Lock()
@@ -73,7 +83,7 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
     """One connection outside the pool; what is wrong is said at once."""
     psycopg = driver()
     try:
-        return psycopg.connect(_conninfo(url), autocommit=True, prepare_threshold=None)
+        return _bounded_class().connect(_conninfo(url), autocommit=True, prepare_threshold=None)
     except psycopg.ProgrammingError as e:
         raise LedgerError(
             f"{shown(url)} is not the address of a database ({_line(e)}).",
@@ -88,6 +98,36 @@ def _conninfo(url: str) -> str:
     psycopg = driver()
     given = psycopg.conninfo.conninfo_to_dict(url)
     return psycopg.conninfo.make_conninfo(url, **{k: v for k, v in _LINK.items() if k not in given})
+
+
+@cache
+def _bounded_class() -> Any:
+    """Connections that wait for an answer, but not for ever."""
+
+    class Bounded(driver().Connection):
+        silence_s = SILENCE_S
+
+        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+            return super().wait(_bounded(self, gen), *args, **options)
+
+    return Bounded
+
+
+def _bounded(connection: Any, gen: Any) -> Generator[Any, Any, Any]:
+    """What psycopg waits for; it is asked several times a second while nothing is heard."""
+    until_s = time.monotonic() + connection.silence_s
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready:
+                until_s = time.monotonic() + connection.silence_s
+            elif time.monotonic() > until_s:
+                connection.pgconn.finish()
+                raise driver().OperationalError(f"silent for {connection.silence_s:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return end.value
 
 
 class _Unreachable(LedgerError):
@@ -129,6 +169,7 @@ def pool_of(url: str) -> ConnectionPool[psycopg.Connection[tuple[Any, ...]]]:
             logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
             _pools[url] = ConnectionPool(
                 _conninfo(url),
+                connection_class=_bounded_class(),
                 kwargs={"autocommit": True, "prepare_threshold": None},
                 min_size=0,
                 max_size=POOL_MAX,
@@ -138,6 +179,26 @@ def pool_of(url: str) -> ConnectionPool[psycopg.Connection[tuple[Any, ...]]]:
                 open=True,
             )
         return _pools[url]
+
+
+@contextmanager
+def borrowed(
+    url: str, *, wait_s: float, silence_s: float | None = None
+) -> Generator[psycopg.Connection[tuple[Any, ...]], None, None]:
+    """A connection of the pool, for one transaction; `silence_s` bounds each of its statements."""
+    with pool_of(url).connection(timeout=wait_s) as connection:
+        bounded: Any = connection
+        bounded.silence_s = SILENCE_S if silence_s is None else silence_s
+        yield connection
+
+
+def forget_broken(url: str, e: Any) -> None:
+    """After an error that others of the pool would meet too: begin with new connections."""
+    psycopg = driver()
+    if not is_known(url) or not isinstance(e, psycopg.Error):
+        return
+    if e.sqlstate is None or _GONE.fullmatch(e.sqlstate):
+        pool_of(url).drain()
 
 
 def is_known(url: str) -> bool:

@@ -20,6 +20,7 @@ from intermission.model import (
     CLAIMABLE,
     HELD,
     JOB_TRANSITIONS,
+    PROGRESS_EVERY_MS,
     Beat,
     Completion,
     EdgeKind,
@@ -56,6 +57,7 @@ class PostgresLedger(Claims):
             "insert_job",
             key=job.key,
             pipeline=job.pipeline,
+            source=job.source.uri,
             priority=job.priority,
             begin_ms=job.not_before_ms,
             spec=job.to_json(),
@@ -115,13 +117,15 @@ class PostgresLedger(Claims):
         def work() -> Renewal:
             lease_s = self._now["now_s"] + lease_ttl_s
             rows = self._rows("renew", **values, worker=worker, lease_s=lease_s)
-            missed = {*values["ids"]} - {id for (id,) in rows}
+            renewed = {id for (id,) in rows}
+            if renewed and any(values["progress"]):
+                self._rows("tell_progress", ids=list(renewed), every_ms=PROGRESS_EVERY_MS)
+            missed = {*values["ids"]} - renewed
             fates = self._rows("fates", ids=list(missed)) if missed else []
             cancelled = {id for id, state, _, job, _ in fates if "cancelled" in (state, job)}
             return Renewal(frozenset(missed - cancelled), frozenset(cancelled))
 
-        patience_s = min(self._patience_s, lease_ttl_s * _RENEW_PATIENCE)
-        return self._change(work, patience_s=patience_s)
+        return self._change(work, hurry_s=lease_ttl_s * _RENEW_PATIENCE)
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         if not done:
@@ -172,11 +176,12 @@ class PostgresLedger(Claims):
                 f"{', '.join(sorted(done))} are done, not {', '.join(sorted(completion.plans))}."
             )
         mapped = [no for no, spec in enumerate(job.steps) if spec.plan == job.steps[step].name]
+        before = self._rows("chunks_now", job=job_id, steps=mapped)
         counts, changed = self._add(job_id, completion.tasks)
         for no in mapped:
             self._rows("delete_surplus", job=job_id, step=no, count=counts.get(no, 0))
             changed |= self._rowcount > 0
-        if changed:
+        if changed and self._rows("chunks_now", job=job_id, steps=mapped) != before:
             self._replanned(job_id, mapped)
         self._after_change(job_id)
 

@@ -30,9 +30,9 @@ ORDER BY id FOR NO KEY UPDATE;
 
 -- name: insert_job
 INSERT INTO intermission.jobs
-    (key, pipeline, spec, state, priority, begin_ms, created_ms, updated_ms)
-VALUES (%(key)s, %(pipeline)s, %(spec)s, 'pending', %(priority)s, %(begin_ms)s, %(now_ms)s,
-    %(now_ms)s)
+    (key, pipeline, source, spec, state, priority, begin_ms, created_ms, updated_ms)
+VALUES (%(key)s, %(pipeline)s, %(source)s, %(spec)s, 'pending', %(priority)s, %(begin_ms)s,
+    %(now_ms)s, %(now_ms)s)
 ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
@@ -70,6 +70,11 @@ SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = t.fen
     adopted = false, gap = false, receipt = NULL, files = NULL, result = NULL, error = NULL,
     message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
 WHERE t.key <> excluded.key;
+
+-- name: chunks_now
+-- Another answer than before: a chunk came, went or is another.
+SELECT count(*), coalesce(sum(fence), 0) FROM intermission.tasks
+WHERE job_id = %(job)s AND step = ANY(%(steps)s::integer[]);
 
 -- name: delete_surplus
 DELETE FROM intermission.tasks WHERE job_id = %(job)s AND step = %(step)s AND idx >= %(count)s;
@@ -236,6 +241,21 @@ FROM beat AS b
 WHERE t.id = b.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = b.fence
   AND t.state IN ('leased', 'running', 'abandoned')
 RETURNING t.id;
+
+-- name: tell_progress
+-- After `renew`, which has announced the events of its transaction. A clock that was set back
+-- keeps nobody silent.
+WITH told AS (
+    UPDATE intermission.tasks SET told = round(progress * 100), told_ms = %(now_ms)s
+    WHERE id = ANY(%(ids)s::bigint[]) AND state = 'running'
+      AND round(progress * 100) NOT IN (0, coalesce(told, 0))
+      AND coalesce(told_ms, 0) NOT BETWEEN %(now_ms)s - %(every_ms)s + 1 AND %(now_ms)s
+    RETURNING id, job_id, step, fence, worker, progress
+)
+INSERT INTO intermission.events
+    (at_ms, job_id, task_id, step, was, now, fence, worker, progress)
+SELECT %(now_ms)s, job_id, id, step, 'running', 'running', fence, worker, progress
+FROM told ORDER BY id;
 
 -- name: fates
 SELECT t.id, t.state, t.fence, j.state, t.key
@@ -537,14 +557,50 @@ SELECT id FROM intermission.jobs WHERE key = %(key)s;
 -- name: job_spec
 SELECT revision, spec FROM intermission.jobs WHERE id = %(job)s;
 
--- name: jobs
-SELECT id, revision, state, created_ms, updated_ms, reason, (
+-- name: job_columns
+j.id, j.revision, j.state, j.created_ms, j.updated_ms, j.reason, (
     SELECT json_agg(json_build_array(c.step, c.state, c.n) ORDER BY c.step) FROM (
         SELECT step, state, sum(n) AS n FROM intermission.counts
         WHERE job_id = j.id GROUP BY step, state HAVING sum(n) > 0
     ) AS c)
-FROM intermission.jobs AS j
-WHERE key >= %(first)s AND key < %(last)s ORDER BY id DESC;
+
+-- name: fitting_jobs
+-- Sorted before they are counted, so that only the rows of a page are.
+j.id + 0 < %(before)s AND (%(states)s::text[] IS NULL OR j.state = ANY(%(states)s::text[]))
+  AND (%(pipeline)s::text IS NULL OR j.pipeline = %(pipeline)s)
+ORDER BY j.id + 0 DESC LIMIT %(limit)s
+
+-- name: jobs_by_key
+SELECT {job_columns} FROM intermission.jobs AS j
+WHERE j.key >= %(first)s AND j.key < %(last)s
+  AND (%(source)s::text IS NULL OR j.source = %(source)s) AND {fitting_jobs};
+
+-- name: jobs_of_source
+SELECT {job_columns} FROM intermission.jobs AS j WHERE j.source = %(source)s AND {fitting_jobs};
+
+-- name: newest_jobs
+SELECT {job_columns} FROM intermission.jobs AS j
+WHERE j.id < %(before)s ORDER BY j.id DESC LIMIT %(limit)s;
+
+-- name: jobs_in_states
+SELECT {job_columns} FROM intermission.jobs AS j WHERE j.id = ANY(ARRAY(
+    SELECT found.id FROM unnest(%(states)s::text[]) AS wanted (state), LATERAL (
+        SELECT id FROM intermission.jobs
+        WHERE state || '' = wanted.state AND id + 0 < %(before)s ORDER BY id + 0 DESC LIMIT %(limit)s
+    ) AS found ORDER BY found.id DESC LIMIT %(limit)s))
+ORDER BY j.id DESC;
+
+-- name: jobs_of_pipeline
+SELECT {job_columns} FROM intermission.jobs AS j WHERE j.id = ANY(ARRAY(
+    SELECT found.id FROM unnest(%(states)s::text[]) AS wanted (state), LATERAL (
+        SELECT id FROM intermission.jobs
+        WHERE pipeline || '' = %(pipeline)s AND state || '' = wanted.state AND id + 0 < %(before)s
+        ORDER BY id + 0 DESC LIMIT %(limit)s
+    ) AS found ORDER BY found.id DESC LIMIT %(limit)s))
+ORDER BY j.id DESC;
+
+-- name: job_specs
+SELECT id, revision, spec FROM intermission.jobs WHERE id = ANY(%(jobs)s::bigint[]);
 
 -- name: task_columns
 t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, t.progress, t.error,
@@ -584,7 +640,7 @@ SELECT intermission.events_settled();
 -- name: events
 SELECT e.seq, e.at_ms, coalesce(j.key, ''), e.task_id,
        s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
-       e.was, e.now, e.fence, e.worker, e.message
+       e.was, e.now, e.fence, e.worker, e.message, e.progress
 FROM intermission.events AS e
 LEFT JOIN intermission.jobs AS j ON j.id = e.job_id
 LEFT JOIN intermission.tasks AS t ON t.id = e.task_id

@@ -22,6 +22,9 @@ from intermission.model import (
 )
 
 PAGE = 2000
+JOBS_KEPT = 10_000
+"""Of so many jobs the specs are kept, so that they need not be read and parsed again."""
+ID_MAX = 2**63 - 1
 _TASK_COLUMNS = 17
 
 Inputs = dict[str, Output | tuple[Output | None, ...] | None]
@@ -36,21 +39,63 @@ class Reads(Transactions):
         super().__init__(*args, **options)
         self._jobs: dict[int, tuple[int, Job]] = {}
 
-    def jobs(self, key_prefix: str = "") -> list[JobRow]:
-        rows = self._rows("jobs", first=key_prefix, last=key_prefix + chr(sys.maxunicode))
-        return [self._job_row(*row) for row in rows]
+    def jobs(
+        self,
+        key_prefix: str = "",
+        *,
+        states: Collection[JobState] = (),
+        pipeline: str | None = None,
+        source: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> list[JobRow]:
+        if key_prefix:
+            name = "jobs_by_key"
+        elif source is not None:
+            name = "jobs_of_source"
+        elif pipeline is not None:
+            name, states = "jobs_of_pipeline", states or tuple(JobState)
+        else:
+            name = "jobs_in_states" if states else "newest_jobs"
+        rows = self._rows(
+            name,
+            first=key_prefix,
+            last=key_prefix + chr(sys.maxunicode),
+            states=list(set(states)) or None,
+            pipeline=pipeline,
+            source=source,
+            before=ID_MAX if before is None else before,
+            limit=limit,
+        )
+        jobs = self._read(rows)
+        # One that was forgotten this instant is in no list.
+        return [self._job_row(jobs[row[0]], *row) for row in rows if row[0] in jobs]
+
+    def _read(self, rows: list[Row]) -> dict[int, Job]:
+        """The jobs of these rows by id; those not known in their revision are read at once."""
+        found: dict[int, Job] = {}
+        unknown: list[int] = []
+        for id, revision, *_ in rows:
+            known = self._jobs.get(id)
+            if known is None or known[0] < revision:
+                unknown.append(id)
+            else:
+                found[id] = known[1]
+        for id, revision, spec in self._rows("job_specs", jobs=unknown) if unknown else ():
+            found[id] = self._keep(id, revision, spec)
+        return found
 
     def _job_row(
         self,
+        job: Job,
         id: int,
-        revision: int,
+        _: int,
         state: str,
         created_ms: int,
         updated_ms: int,
         reason: str | None,
         counted: list[tuple[int, str, int]] | None,
     ) -> JobRow:
-        job = self._job(id, revision)
         counts: dict[str, dict[TaskState, int]] = {}
         for step, task_state, n in counted or ():
             counts.setdefault(job.steps[step].name, {})[TaskState(task_state)] = n
@@ -146,8 +191,15 @@ class Reads(Transactions):
         known = self._jobs.get(id)
         if known is None or known[0] < revision:
             ((revision, spec),) = self._rows("job_spec", job=id)
-            known = self._jobs[id] = (revision, Job.from_json(spec))
+            return self._keep(id, revision, spec)
         return known[1]
+
+    def _keep(self, id: int, revision: int, spec: str) -> Job:
+        if len(self._jobs) >= JOBS_KEPT:
+            self._jobs.clear()
+        job = Job.from_json(spec)
+        self._jobs[id] = revision, job
+        return job
 
     def _numbers(self, id: int) -> dict[str, int]:
         return {spec.name: no for no, spec in enumerate(self._job(id).steps)}

@@ -15,9 +15,11 @@ from random import uniform
 from typing import Any, TypeVar
 
 from intermission.backends.ledger.postgres.connection import (
+    borrowed,
     can_be_repeated,
     connect,
     driver,
+    forget_broken,
     is_known,
     pool_of,
     translated,
@@ -31,6 +33,7 @@ Row = tuple[Any, ...]
 
 PATIENCE_S = 60.0
 """How long a server may be away, as in a restart or a failover, before it is an error."""
+_OPEN_S = 5.0
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 2.0
 
@@ -50,11 +53,13 @@ class Transactions:
         self._now: dict[str, Any] = {}
         self._last_token = 0
         # Where nothing was ever reached, waiting helps nobody: a wrong address is told at once.
-        self._persist(self._open, patience_s if is_known(url) else 0.0)
+        # Where it was, others wait behind this, and whoever opens a ledger can open it again.
+        known = is_known(url)
+        self._persist(self._open, _OPEN_S if known else 0.0, ask_why=not known)
 
     def _open(self) -> None:
         if is_known(self.url):
-            with pool_of(self.url).connection(timeout=self._wait_s()) as connection:
+            with borrowed(self.url, wait_s=_OPEN_S / 2, silence_s=_OPEN_S / 2) as connection:
                 migrate(connection)
             return
         with closing(connect(self.url)) as connection:
@@ -74,7 +79,7 @@ class Transactions:
             now = {"now_s": clock.monotonic_s(), "now_ms": clock.now_ms()}
 
         def read() -> list[Row]:
-            with pool_of(self.url).connection(timeout=self._wait_s()) as connection:
+            with borrowed(self.url, wait_s=self._wait_s(self._patience_s)) as connection:
                 return self._execute(connection, name, now | values)
 
         return self._persist(read, self._patience_s)
@@ -84,17 +89,20 @@ class Transactions:
         self._rowcount = cursor.rowcount
         return cursor.fetchall() if cursor.description else []
 
-    def _change(self, work: Callable[[], T], *, patience_s: float | None = None) -> T:
+    def _change(self, work: Callable[[], T], *, hurry_s: float | None = None) -> T:
         """Run `work` in a transaction, again from the start if the connection is lost.
 
-        `work` only uses statements of this ledger, and may run several times.
+        `work` only uses statements of this ledger, and may run several times. With `hurry_s`, it
+        is given up after about as long, and so is a statement that is not answered.
         """
+        patience_s = self._patience_s if hurry_s is None else min(hurry_s, self._patience_s)
+        wait_s = self._wait_s(patience_s)
         token = secrets.randbits(62)
         answers: list[T] = []
         """Filled when a COMMIT is about to be sent: its outcome may never be heard."""
 
         def change() -> T:
-            with pool_of(self.url).connection(timeout=self._wait_s()) as connection:
+            with borrowed(self.url, wait_s=wait_s, silence_s=hurry_s) as connection:
                 try:
                     if not self._begin(connection, token):
                         self._last_token = token
@@ -115,7 +123,7 @@ class Transactions:
                 finally:
                     self._tx, self._now, self._in_vain = None, {}, False
 
-        return self._persist(change, self._patience_s if patience_s is None else patience_s)
+        return self._persist(change, patience_s, ask_why=hurry_s is None)
 
     def _begin(self, connection: Any, token: int) -> bool:
         """Start a change; False if it was made before. Sets its one time, the database's."""
@@ -133,9 +141,10 @@ class Transactions:
             self._now = {"now_s": self._clock.monotonic_s(), "now_ms": self._clock.now_ms()}
         return True
 
-    def _wait_s(self) -> float:
+    @staticmethod
+    def _wait_s(patience_s: float) -> float:
         """How long one try waits for a connection; the tries together are patient."""
-        return max(0.1, min(5.0, self._patience_s))
+        return max(0.1, min(5.0, patience_s))
 
     def _say_why(self, e: Exception) -> None:
         """A pool only knows that it has no connection: ask for one, to hear the reason."""
@@ -144,7 +153,7 @@ class Transactions:
         if isinstance(e, PoolTimeout):
             connect(self.url).close()
 
-    def _persist(self, work: Callable[[], T], patience_s: float) -> T:
+    def _persist(self, work: Callable[[], T], patience_s: float, *, ask_why: bool = True) -> T:
         """Do it, again and again while only the connection or the server is to blame."""
         deadline_s = time.monotonic() + patience_s
         pause_s = _PAUSE_S
@@ -155,10 +164,10 @@ class Transactions:
                 except Exception as e:
                     if not can_be_repeated(e):
                         raise
+                    forget_broken(self.url, e)
                     if time.monotonic() + pause_s > deadline_s:
-                        self._say_why(e)
+                        if ask_why:
+                            self._say_why(e)
                         raise
-                    if is_known(self.url):
-                        pool_of(self.url).check()  # what else broke goes too
                 time.sleep(uniform(0.5, 1.0) * pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)

@@ -14,10 +14,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from intermission.backends.ledger.sqlite.connection import translated
+from intermission.backends.ledger.sqlite.forgetting import Forgetting
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Inputs
 from intermission.backends.ledger.sqlite.rooms import Rooms
-from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Row, Waiting, as_json
+from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Row, as_json
 from intermission.engine.dependants import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
@@ -25,6 +26,7 @@ from intermission.model import (
     HELD,
     JOB_TRANSITIONS,
     PREFERENCE_MS,
+    PROGRESS_EVERY_MS,
     Beat,
     Completion,
     EdgeKind,
@@ -47,12 +49,13 @@ _EVER_MS = 2**62
 _STOPPED = json.dumps([TaskState.FAILED, TaskState.CANCELLED])
 
 
-class SqliteLedger(Waiting):
+class SqliteLedger(Forgetting):
     """A ledger in one file. One instance per thread; open a new one after a fork."""
 
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
         values = {"key": job.key, "pipeline": job.pipeline, "priority": job.priority}
-        values |= {"spec": job.to_json(), "begin_ms": job.not_before_ms} | self._now()
+        values |= {"source": job.source.uri, "spec": job.to_json()}
+        values |= {"begin_ms": job.not_before_ms} | self._now()
         with self._transaction():
             row = self._db.execute(SQL["insert_job"], values).fetchone()
             if row is None:
@@ -181,6 +184,8 @@ class SqliteLedger(Waiting):
         values["beats"] = as_json([(beat.task_id, beat.fence, beat.progress) for beat in beats])
         with self._transaction():
             renewed = {id for (id,) in self._db.execute(SQL["renew"], values)}
+            if any(beat.progress for beat in beats):
+                self._db.execute(SQL["tell_progress"], values | {"every_ms": PROGRESS_EVERY_MS})
             for beat in beats:
                 if beat.task_id not in renewed:
                     fate = self._db.execute(SQL["fate"], (beat.task_id,)).fetchone()
@@ -236,13 +241,16 @@ class SqliteLedger(Waiting):
                 f"{', '.join(sorted(done))} are done, not {', '.join(sorted(completion.plans))}."
             )
         mapped = [no for no, spec in enumerate(job.steps) if spec.plan == job.steps[step].name]
+        chunks = {"job": job_id, "steps": json.dumps(mapped)}
+        before = self._db.execute(SQL["chunks_now"], chunks).fetchone()
         counts, changed = self._add(job_id, completion.tasks)
         for no in mapped:
             surplus = {"job": job_id, "step": no, "count": counts.get(no, 0)}
             self._db.execute(SQL["delete_surplus"], surplus)
             changed |= self._db.changes() > 0
         if changed:
-            self._replanned(job_id, mapped)
+            if self._db.execute(SQL["chunks_now"], chunks).fetchone() != before:
+                self._replanned(job_id, mapped)
             self._recount(job_id)
         self._after_change(job_id)
 
@@ -333,8 +341,8 @@ class SqliteLedger(Waiting):
     def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
         with self._transaction():
             rows = self._db.execute(
-                "SELECT id, job_id, step, idx FROM tasks "
-                "WHERE state = 'done' AND id IN (SELECT value FROM json_each(?))",
+                "SELECT id, job_id, step, idx FROM tasks WHERE state = 'done' "
+                "AND id IN (SELECT value FROM json_each(?)) AND job_id IN (SELECT id FROM jobs)",
                 (json.dumps(list(task_ids)),),
             ).fetchall()
             changed: dict[int, set[int]] = {}
@@ -356,22 +364,6 @@ class SqliteLedger(Waiting):
                 self._restart(job_id, bool(ids))
                 spoiled += [row for row in self.tasks(self._job(job_id).key) if row.id in ids]
             return spoiled
-
-    def forget(self, job_key: str) -> bool:
-        id = self._id(job_key)
-        if id is None:
-            return False
-        with self._transaction():
-            held = self._db.execute(
-                "SELECT 1 FROM tasks WHERE job_id = ? AND (state = 'leased' OR state = 'running')",
-                (id,),
-            ).fetchone()
-            if held is not None:
-                return False
-            self._db.execute("DELETE FROM jobs WHERE id = ?", (id,))
-            self._db.execute("DELETE FROM events WHERE job_id = ?", (id,))
-        self._jobs.pop(id, None)
-        return True
 
     def mark(self, job_key: str, state: JobState, *, reason: str | None = None) -> bool:
         before = json.dumps([was for was, after in JOB_TRANSITIONS.items() if state in after])

@@ -1,6 +1,6 @@
 -- name: insert_job
-INSERT INTO jobs (key, pipeline, spec, state, priority, begin_ms, created_ms, updated_ms)
-VALUES (:key, :pipeline, :spec, 'pending', :priority, :begin_ms, :now_ms, :now_ms)
+INSERT INTO jobs (key, pipeline, source, spec, state, priority, begin_ms, created_ms, updated_ms)
+VALUES (:key, :pipeline, :source, :spec, 'pending', :priority, :begin_ms, :now_ms, :now_ms)
 ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
@@ -26,6 +26,11 @@ SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = fence
     adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL, error = NULL, message = NULL,
     started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
 WHERE key <> excluded.key;
+
+-- name: chunks_now
+-- Another answer than before: a chunk came, went or is another.
+SELECT count(*), coalesce(sum(fence), 0) FROM tasks
+WHERE job_id = :job AND step IN (SELECT value FROM json_each(:steps));
 
 -- name: delete_surplus
 DELETE FROM tasks WHERE job_id = :job AND step = :step AND idx >= :count;
@@ -99,6 +104,14 @@ FROM jsonb_each(:beats) AS beat
 WHERE tasks.id = beat.value ->> 0 AND fence = beat.value ->> 1
   AND (state = 'leased' OR state = 'running' OR state = 'abandoned')
 RETURNING tasks.id;
+
+-- name: tell_progress
+-- A clock that was set back keeps nobody silent.
+UPDATE tasks SET told = round(progress * 100), told_ms = :now_ms
+FROM jsonb_each(:beats) AS beat
+WHERE tasks.id = beat.value ->> 0 AND fence = beat.value ->> 1 AND state = 'running'
+  AND round(progress * 100) NOT IN (0, told)
+  AND told_ms NOT BETWEEN :now_ms - :every_ms + 1 AND :now_ms;
 
 -- name: fate
 SELECT t.state, t.fence, j.state, t.key FROM tasks AS t JOIN jobs AS j ON j.id = t.job_id
@@ -272,7 +285,7 @@ WHERE job_id = ? AND step = ? ORDER BY idx;
 -- name: events
 SELECT e.seq - e.n + 1 + coalesce(i.key, 0), e.at_ms, coalesce(j.key, ''), i.value,
        s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
-       e.was, e.now, e.fence, e.worker, e.message
+       e.was, e.now, e.fence, e.worker, e.message, e.progress
 FROM events AS e
 LEFT JOIN json_each(e.tasks) AS i
 LEFT JOIN jobs AS j ON j.id = e.job_id
@@ -299,3 +312,47 @@ WHERE j.pipeline = ? AND (t.state = 'leased' OR t.state = 'running');
 -- name: held_under_label
 SELECT count(*) FROM tasks AS t JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
 WHERE ? IN (s.needs, s.prefers) AND (t.state = 'leased' OR t.state = 'running');
+
+-- name: forget_job
+-- With its steps, edges and counts.
+DELETE FROM jobs WHERE id = :job
+AND NOT EXISTS (
+    SELECT 1 FROM tasks WHERE job_id = :job AND (state = 'leased' OR state = 'running'))
+RETURNING id;
+
+-- name: forget_unfinished
+-- At once, because whoever had a lease of one might still give a sign of life for it.
+DELETE FROM tasks WHERE job_id = :job
+AND (state = 'blocked' OR state = 'pending' OR state = 'retrying' OR state = 'abandoned'
+     OR state = 'corrupt');
+
+-- name: forget_tasks
+DELETE FROM tasks WHERE id IN (SELECT id FROM tasks WHERE job_id = :job LIMIT :most);
+
+-- name: forget_events
+DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE job_id = :job LIMIT :most);
+
+-- name: jobs_by_key
+SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+WHERE key >= :first AND key < :last AND +id < :before AND (:state IS NULL OR state = :state)
+  AND (:pipeline IS NULL OR pipeline = :pipeline) AND (:source IS NULL OR source = :source)
+ORDER BY +id DESC LIMIT :limit;
+
+-- name: jobs_of_source
+SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+WHERE source = :source AND id < :before AND (:state IS NULL OR state = :state)
+  AND (:pipeline IS NULL OR pipeline = :pipeline)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: jobs_of_pipeline
+SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+WHERE pipeline || '' = :pipeline AND state || '' = :state AND id < :before
+ORDER BY id DESC LIMIT :limit;
+
+-- name: jobs_in_state
+SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+WHERE state || '' = :state AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: newest_jobs
+SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+WHERE id < :before ORDER BY id DESC LIMIT :limit;

@@ -30,6 +30,10 @@ _TASK = (
     "FROM tasks AS t "
 )
 
+JOBS_KEPT = 10_000
+"""Of so many jobs the specs are kept, so that they need not be read and parsed again."""
+ID_MAX = 2**63 - 1
+
 Inputs = dict[str, Output | tuple[Output | None, ...] | None]
 
 
@@ -46,14 +50,42 @@ class Reads:
     def close(self) -> None:
         self._db.close()
 
-    def jobs(self, key_prefix: str = "") -> list[JobRow]:
-        with translated(self.path):
-            rows = self._db.execute(
-                "SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs "
-                "WHERE key >= ? AND key < ? ORDER BY id DESC",
-                (key_prefix, key_prefix + chr(sys.maxunicode)),
-            ).fetchall()
-            return [self._job_row(*row) for row in rows]
+    def jobs(
+        self,
+        key_prefix: str = "",
+        *,
+        states: Collection[JobState] = (),
+        pipeline: str | None = None,
+        source: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> list[JobRow]:
+        values: dict[str, Any] = {
+            "first": key_prefix,
+            "last": key_prefix + chr(sys.maxunicode),
+            "pipeline": pipeline,
+            "source": source,
+            "before": ID_MAX if before is None else before,
+            "limit": -1 if limit is None else limit,
+        }
+        if key_prefix:
+            name = "jobs_by_key"
+        elif source is not None:
+            name = "jobs_of_source"
+        elif pipeline is not None:
+            name, states = "jobs_of_pipeline", states or tuple(JobState)
+        else:
+            name = "jobs_in_state" if states else "newest_jobs"
+        with translated(self.path), self._db:  # one moment's rows, specs and counts
+            # A walk along an index for each state, since one along the index of all is in the
+            # order of the states.
+            rows = [
+                row
+                for state in set(states) or (None,)
+                for row in self._db.execute(SQL[name], values | {"state": state})
+            ]
+            rows.sort(reverse=True)  # by id, which no two have
+            return [self._job_row(*row) for row in rows[:limit]]
 
     def _job_row(
         self,
@@ -172,6 +204,8 @@ class Reads:
         known = self._jobs.get(id)
         if known is None or known[0] < revision:
             row = self._db.execute("SELECT revision, spec FROM jobs WHERE id = ?", (id,)).fetchone()
+            if len(self._jobs) >= JOBS_KEPT:
+                self._jobs.clear()
             known = self._jobs[id] = (row[0], Job.from_json(row[1]))
         return known[1]
 

@@ -5,6 +5,7 @@ CREATE TABLE intermission.jobs (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key        text COLLATE "C" NOT NULL UNIQUE CHECK (key <> ''),
     pipeline   text NOT NULL,
+    source     text NOT NULL, -- its URI
     spec       text NOT NULL,
     revision   integer NOT NULL DEFAULT 0, -- of the spec: its limits may change
     state      text NOT NULL,
@@ -17,6 +18,13 @@ CREATE TABLE intermission.jobs (
 
 CREATE INDEX jobs_active ON intermission.jobs (id)
     WHERE state IN ('pending', 'running', 'draining');
+
+-- For lists in pages, newest first: a page is a walk along one of these. They have expressions
+-- that no claim has, so that none is ever planned along them, and are in the order of `id + 0`,
+-- which nothing else gives, as with the tasks below.
+CREATE INDEX jobs_of_source ON intermission.jobs (source, (id + 0));
+CREATE INDEX jobs_in_state ON intermission.jobs ((state || ''), (id + 0));
+CREATE INDEX jobs_of_pipeline ON intermission.jobs ((pipeline || ''), (state || ''), (id + 0));
 
 -- Whose turn it is. Apart from the jobs, because every claim writes here, and must not wait for
 -- whoever holds a job's row. A trigger on the jobs keeps `active`.
@@ -89,6 +97,8 @@ CREATE TABLE intermission.tasks (
     result     text,
     error      text,
     message    text,
+    told       integer, -- the progress that the last event told, in hundredths
+    told_ms    bigint, -- both take no room in tasks that told none
     UNIQUE (job_id, step, idx)
 ) WITH (
     fillfactor = 80,
@@ -155,7 +165,9 @@ CREATE TABLE intermission.events (
     now     text NOT NULL,
     worker  text,
     message text,
-    CONSTRAINT legal_task_transition CHECK (task_id IS NULL OR CASE was
+    progress double precision, -- where a task makes progress, and its state stays
+    CONSTRAINT legal_task_transition CHECK (task_id IS NULL
+        OR progress IS NOT NULL AND was = 'running' AND now = 'running' OR CASE was
         WHEN 'blocked' THEN now IN ('pending', 'cancelled')
         WHEN 'pending' THEN now IN ('leased', 'cancelled', 'blocked')
         WHEN 'leased' THEN now IN

@@ -11,6 +11,7 @@ CREATE TABLE jobs (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     key        TEXT NOT NULL UNIQUE CHECK (key <> ''),
     pipeline   TEXT NOT NULL,
+    source     TEXT NOT NULL, -- its URI
     spec       TEXT NOT NULL,
     revision   INTEGER NOT NULL DEFAULT 0, -- of the spec: its limits may change
     state      TEXT NOT NULL,
@@ -24,6 +25,12 @@ CREATE TABLE jobs (
 
 CREATE INDEX jobs_active ON jobs (priority DESC, turn, id)
     WHERE state IN ('pending', 'running', 'draining');
+
+-- For lists in pages, newest first: an index ends with the id, so a page is a walk along one of
+-- these. They have expressions that no claim has, so that none is ever planned along them.
+CREATE INDEX jobs_of_source ON jobs (source);
+CREATE INDEX jobs_in_state ON jobs (state || '');
+CREATE INDEX jobs_of_pipeline ON jobs (pipeline || '', state || '');
 
 CREATE TABLE steps (
     job_id      INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
@@ -55,9 +62,10 @@ CREATE TABLE edges (
     PRIMARY KEY (job_id, step, upstream)
 ) STRICT, WITHOUT ROWID;
 
+-- No foreign key to the jobs: the tasks of a forgotten job go after it, a few at a time.
 CREATE TABLE tasks (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
-    job_id     INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    job_id     INTEGER NOT NULL,
     step       INTEGER NOT NULL,
     idx        INTEGER NOT NULL,
     state      TEXT NOT NULL,
@@ -80,6 +88,8 @@ CREATE TABLE tasks (
     result     TEXT,
     error      TEXT,
     message    TEXT,
+    told       INTEGER NOT NULL DEFAULT 0, -- the progress that the last event told, in hundredths
+    told_ms    INTEGER NOT NULL DEFAULT 0,
     UNIQUE (job_id, step, idx)
 ) STRICT;
 
@@ -139,7 +149,14 @@ CREATE TABLE events (
     now     TEXT NOT NULL,
     fence   INTEGER,
     worker  TEXT,
-    message TEXT
+    message TEXT,
+    progress REAL    -- where a task makes progress, and its state stays
+) STRICT;
+CREATE INDEX events_of_job ON events (job_id);
+
+-- Jobs that are gone, and whose finished tasks and events are still being removed.
+CREATE TABLE forgotten (
+    job_id INTEGER PRIMARY KEY
 ) STRICT;
 
 -- No statement can forget its events, but the two that run for every task, `claim` and
@@ -149,6 +166,12 @@ WHEN old.state <> new.state AND new.state <> 'leased' AND new.state <> 'done' BE
     INSERT INTO events (at_ms, job_id, tasks, step, was, now, fence, worker, message)
     VALUES (new.updated_ms, new.job_id, '[' || new.id || ']', new.step, old.state, new.state,
             new.fence, coalesce(new.worker, old.worker), new.message);
+END;
+
+CREATE TRIGGER task_progress AFTER UPDATE OF told ON tasks BEGIN
+    INSERT INTO events (at_ms, job_id, tasks, step, was, now, fence, worker, progress)
+    VALUES (new.told_ms, new.job_id, '[' || new.id || ']', new.step, new.state, new.state,
+            new.fence, new.worker, new.progress);
 END;
 
 CREATE TRIGGER job_starts AFTER INSERT ON jobs BEGIN

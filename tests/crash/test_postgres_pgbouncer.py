@@ -1,0 +1,49 @@
+"""A ledger behind PgBouncer in transaction mode: every transaction may get another connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from launcher import until
+
+from intermission.backends.bell.notify import NotifyBell
+from intermission.backends.ledger.postgres import PostgresLedger
+from intermission.testing.clock import FakeClock
+from intermission.testing.ledger.completing import Completing
+from intermission.testing.ledger.racing import Racing
+from servers.postgres import Databases
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+class TestThroughPgBouncer(Completing, Racing):
+    """The parts of the contract that change the most at once."""
+
+    rounds = 5
+
+    @pytest.fixture
+    def open_ledger(
+        self, postgres: Databases, pgbouncer: Callable[[str], str], clock: FakeClock
+    ) -> Callable[[], PostgresLedger]:
+        url = pgbouncer(postgres.emptied())
+        return lambda: PostgresLedger(url, clock=clock)
+
+
+def test_a_bell_behind_it_says_that_it_is_deaf(
+    postgres: Databases, pgbouncer: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        closing(NotifyBell(pgbouncer(postgres.emptied()), probe_within_s=0.2)) as bell,
+    ):
+        bell.fileno()
+        until(lambda: bell.failures > 0, "the bell is found deaf", DEADLINE_S)
+    assert "a pooler in transaction mode does that" in caplog.text

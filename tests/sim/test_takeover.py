@@ -1,0 +1,100 @@
+"""How soon others take over what a killed worker held, at the settings that nobody changed."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from intermission.backends.ledger.memory import MemoryLedger
+from intermission.engine.assignment import Assignment
+from intermission.engine.guardian import Guardian
+from intermission.engine.keeper import TICK_S
+from intermission.engine.tally import Tally
+from intermission.engine.worker import POLL_S
+from intermission.engine.workspace import Workspace
+from intermission.fleet import FleetWorker
+from intermission.model import TaskState
+from intermission.settings import Settings
+from intermission.testing.clock import FakeClock
+from intermission.testing.jobs import job, step, submit
+from own_clock import OwnClock
+
+PROMISE_S = 60.0
+START_S = 2.0
+"""Left for a slot to be started and to be handed the task."""
+
+
+class Machines:
+    """Two machines of a fleet with clocks of their own, and the ledger between them."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.ledger = MemoryLedger(clock=self.clock)
+        self.job = submit(self.ledger, job(step("only")))
+        self.settings = Settings(**settings)
+        place = Workspace(folder, _nothing, None, lambda: self.ledger)
+        self._open = partial(Assignment, place, self.job, self.ledger, cast(Any, None), Tally())
+
+    def worker(self, offset_s: float) -> FleetWorker:
+        return FleetWorker(
+            cast(Guardian, None),  # which is asked for nothing before a slot is needed
+            self.settings,
+            self.ledger,
+            lambda _: self._open(),
+            clock=OwnClock(self.clock, offset_s),
+        )
+
+    def holds(self, worker: FleetWorker) -> bool:
+        (row,) = self.ledger.tasks(self.job.key)
+        return row.worker == worker.name and row.state in (TaskState.LEASED, TaskState.RUNNING)
+
+    def work(self, worker: FleetWorker, seconds: float) -> None:
+        """Let a worker live for so long: its loop, and beside it the keeper of its leases."""
+        for n in range(round(seconds / POLL_S)):
+            worker._take_on(iter(()))
+            if n % round(TICK_S / POLL_S) == 0:
+                worker._keeper.tick()
+            self.clock.advance(POLL_S)
+
+
+def _nothing() -> Any:
+    raise AssertionError("no store is needed here")
+
+
+def taken_over_after_s(machines: Machines, killed_after_s: float, phase_s: float) -> float:
+    """The time from the kill of one worker until another, idle one holds its task."""
+    first, second = machines.worker(1e6), machines.worker(5.0)
+    machines.work(first, killed_after_s)
+    assert machines.holds(first)
+    killed_s = machines.clock.monotonic_s()
+    machines.clock.advance(phase_s)
+    while not machines.holds(second):
+        machines.work(second, POLL_S)
+        assert machines.clock.monotonic_s() - killed_s < 2 * PROMISE_S, "it never is"
+    return machines.clock.monotonic_s() - killed_s
+
+
+def test_within_a_minute_whenever_the_kill_comes(tmp_path: Path) -> None:
+    kills = [*range(1, 34), *(n * POLL_S for n in range(60, 70))]  # right after a renewal, too
+    phases = (0.0, 0.1, 2.6, 4.9)
+    waits = {
+        (kill_s, phase_s): taken_over_after_s(Machines(tmp_path), kill_s, phase_s)
+        for kill_s, phase_s in product(kills, phases)
+    }
+    worst = max(waits, key=lambda at: waits[at])
+    assert waits[worst] < PROMISE_S - START_S, f"killed after {worst[0]:g} s, phase {worst[1]:g} s"
+
+
+@pytest.mark.parametrize("seconds", [70.0, 400.0])
+def test_who_lives_keeps_what_it_holds(tmp_path: Path, seconds: float) -> None:
+    machines = Machines(tmp_path)
+    first, second = machines.worker(1e6), machines.worker(5.0)
+    machines.work(first, 1.0)
+    for _ in range(round(seconds)):
+        machines.work(first, TICK_S)
+        second._take_on(iter(()))
+        assert machines.holds(first)
