@@ -68,8 +68,8 @@ class SqliteLedger(Waiting):
                         SQL["insert_edge"],
                         (id, no, numbers[edge.upstream], edge.kind, plan and numbers[plan]),
                     )
-            self._add(id, tasks)
-            self._recount(id)
+            added, _ = self._add(id, tasks)
+            self._count(id, added)
             self._after_change(id)
             return True
 
@@ -236,14 +236,15 @@ class SqliteLedger(Waiting):
                 f"{', '.join(sorted(done))} are done, not {', '.join(sorted(completion.plans))}."
             )
         mapped = [no for no, spec in enumerate(job.steps) if spec.plan == job.steps[step].name]
-        counts, changed = self._add(job_id, completion.tasks)
+        added, changed = self._add(job_id, completion.tasks)
+        counts = {no: n for (no, _), n in added.items()}
         for no in mapped:
             surplus = {"job": job_id, "step": no, "count": counts.get(no, 0)}
             self._db.execute(SQL["delete_surplus"], surplus)
             changed |= self._db.changes() > 0
         if changed:
             self._replanned(job_id, mapped)
-            self._recount(job_id)
+            self._count(job_id, added, mapped)
         self._after_change(job_id)
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:

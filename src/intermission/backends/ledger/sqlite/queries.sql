@@ -1,3 +1,21 @@
+-- name: watch_tasks
+-- No statement can forget its events, but the two that run for every task, `claim` and
+-- `complete`, write them by the batch.
+CREATE TEMP TRIGGER task_changes AFTER UPDATE OF state ON main.tasks
+WHEN old.state <> new.state AND (new.state <> 'leased' AND new.state <> 'done' OR :illegal) BEGIN
+    SELECT raise(ABORT, 'illegal task transition') WHERE :illegal;
+    INSERT INTO events (at_ms, job_id, tasks, step, was, now, fence, worker, message)
+    VALUES (new.updated_ms, new.job_id, '[' || new.id || ']', new.step, old.state, new.state,
+            new.fence, coalesce(new.worker, old.worker), new.message);
+END;
+
+-- name: watch_jobs
+CREATE TEMP TRIGGER job_changes AFTER UPDATE OF state ON main.jobs WHEN old.state <> new.state BEGIN
+    SELECT raise(ABORT, 'illegal job transition') WHERE :illegal;
+    INSERT INTO events (at_ms, job_id, was, now, message)
+    VALUES (new.updated_ms, new.id, old.state, new.state, new.reason);
+END;
+
 -- name: insert_job
 INSERT INTO jobs (key, pipeline, spec, state, priority, begin_ms, created_ms, updated_ms)
 VALUES (:key, :pipeline, :spec, 'pending', :priority, :begin_ms, :now_ms, :now_ms)

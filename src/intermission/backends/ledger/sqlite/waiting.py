@@ -27,6 +27,8 @@ _INDEX_MAX = 2**63 - 1
 Row = tuple[Any, ...]
 """A task that is about to change: its id, then what its event will say (fence, job, step, state
 before, worker, message), then its index, its key and more."""
+Added = dict[tuple[int, str], int]
+"""How many tasks were added, by step and the state they start in."""
 Span = dict[str, int]
 """The chunks concerned: `first` to `last`, both included."""
 
@@ -84,22 +86,22 @@ class Waiting(Reads):
             values |= {"worker": worker, "message": message}
             self._db.execute(SQL["insert_events"], values)
 
-    def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
-        """Insert tasks; how many of each step there are, and whether any is new. Recount then."""
+    def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[Added, bool]:
+        """Insert tasks; what there is of each step, and whether any is new. Count them then."""
         places = {
             name: (step, self._first_state(job_id, step))
             for name, step in self._numbers(job_id).items()
         }
-        counts: dict[int, int] = defaultdict(int)
+        added: Added = defaultdict(int)
 
         def row(task: Task) -> tuple[Any, ...]:
-            step, state = places[task.step]
-            counts[step] += 1
-            return step, task.index, task.key, task.chunk, state
+            place = places[task.step]
+            added[place] += 1
+            return place[0], task.index, task.key, task.chunk, place[1]
 
         before = self._db.total_changes()
         self._each("insert_tasks", map(row, tasks), job_id, self._clock.now_ms())
-        return counts, self._db.total_changes() > before
+        return added, self._db.total_changes() > before
 
     def _first_state(self, job_id: int, step: int) -> str:
         """`pending` for a step whose tasks surely can start; the others are looked at later."""
@@ -110,8 +112,18 @@ class Waiting(Reads):
         (ready,) = self._db.execute(SQL["satisfied"], values).fetchone()
         return "pending" if ready else "blocked"
 
+    def _count(self, job_id: int, added: Added, mapped: Iterable[int] = ()) -> None:
+        """Count tasks that were added; tasks of `mapped` may have gone. Neither leaves events."""
+        sql = "SELECT DISTINCT step FROM counts WHERE job_id = ?"
+        known = {step for (step,) in self._db.execute(sql, (job_id,))}
+        if known.isdisjoint([*mapped, *(step for step, _ in added)]):
+            sql = "INSERT INTO counts (job_id, step, state, n) VALUES (?, ?, ?, ?)"
+            for (step, state), n in added.items():
+                self._db.execute(sql, (job_id, step, state, n))
+        else:
+            self._recount(job_id)
+
     def _recount(self, job_id: int) -> None:
-        """Count anew: tasks came or went, which leaves no events."""
         self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
         self._db.execute(SQL["recount"], {"job": job_id})
         self._mark_counted()
