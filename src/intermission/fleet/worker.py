@@ -17,7 +17,7 @@ from typing import Any
 from intermission.engine.assignment import Assignment
 from intermission.engine.guardian import Guardian
 from intermission.engine.keeper import Held
-from intermission.engine.outcome import Finished
+from intermission.engine.slots import Ended
 from intermission.engine.worker import Worker
 from intermission.errors import IntermissionError, LedgerError
 from intermission.model import Failure, Lease
@@ -172,13 +172,11 @@ class FleetWorker(Worker):
             one.ready(self._has_room) for one in self._open.values()
         )
 
-    def _record_finished(
-        self, assignment: Assignment, finished: list[tuple[Lease, Finished]]
-    ) -> None:
+    def _record_finished(self, assignment: Assignment, finished: Sequence[Ended]) -> None:
         super()._record_finished(assignment, finished)
         self._ask_at_s = 0.0
         needed = {edge.upstream for spec in assignment.job.steps for edge in spec.edges}
-        if any(lease.step in needed for lease, _ in finished):
+        if finished[0][0].step in needed:  # they are of one step
             self._ring()
 
     def _listen(self, readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:
