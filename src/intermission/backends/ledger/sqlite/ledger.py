@@ -17,7 +17,7 @@ from intermission.backends.ledger.sqlite.connection import translated
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Inputs
 from intermission.backends.ledger.sqlite.rooms import Rooms
-from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Row, Waiting, as_json
+from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Row, Waiting, as_json, runs
 from intermission.engine.dependants import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
@@ -134,8 +134,8 @@ class SqliteLedger(Waiting):
         if rooms:
             names = [Limit.names(job, spec) for spec in job.steps]
             rows = [row for row in rows if rooms.admit(names[row[3]])]
-        if rows:
-            self._db.execute(SQL["claim"], values | {"ids": as_json([row[0] for row in rows])})
+        for run in runs(row[0] for row in rows):
+            self._db.execute(SQL["claim"], values | run)
         return rows
 
     def limit(self, limit: Limit) -> None:
@@ -208,10 +208,10 @@ class SqliteLedger(Waiting):
         """Make the tasks of those that take effect `done`; their rows as they were before."""
         now_ms = self._clock.now_ms()
         expected = {(one.task_id, one.fence): one for one in done}
-        ids = as_json([one.task_id for one in done])
+        spans = runs(one.task_id for one in done)
         rows: list[Row] = []
         ends: list[tuple[Any, ...]] = []
-        for row in self._db.execute(SQL["can_end"], (ids,)).fetchall():
+        for row in [row for span in spans for row in self._db.execute(SQL["can_end"], span)]:
             one = expected.get(row[:2])
             if one is not None and (one.key is None or one.key == row[-1]):
                 rows.append(row)

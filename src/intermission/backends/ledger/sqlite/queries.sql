@@ -100,7 +100,7 @@ UPDATE tasks
 SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
     lease_s = :lease_s, progress = 0, started_ms = :now_ms, ended_ms = NULL,
     updated_ms = :now_ms
-WHERE id IN (SELECT value FROM json_each(:ids));
+WHERE id BETWEEN :first AND :last;
 
 -- name: job_runs
 UPDATE jobs SET state = 'running', turn = (SELECT max(seq) FROM events),
@@ -124,7 +124,7 @@ WHERE t.id = ?;
 
 -- name: can_end
 SELECT id, fence, job_id, step, state, worker, NULL, idx, key FROM tasks
-WHERE id IN (SELECT value FROM json_each(?))
+WHERE id BETWEEN :first AND :last
   AND (state = 'leased' OR state = 'running' OR state = 'abandoned');
 
 -- name: complete

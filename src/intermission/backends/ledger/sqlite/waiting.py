@@ -9,7 +9,8 @@ import json
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from intermission.backends.ledger.sqlite.connection import transaction
@@ -27,10 +28,11 @@ _INDEX_MAX = 2**63 - 1
 Row = tuple[Any, ...]
 """A task that is about to change: its id, then what its event will say (fence, job, step, state
 before, worker, message), then its index, its key and more."""
+_ID, _SAID = itemgetter(0), itemgetter(1, 2, 3, 4, 5, 6)
 Added = dict[tuple[int, str], int]
 """How many tasks were added, by step and the state they start in."""
 Span = dict[str, int]
-"""The chunks concerned: `first` to `last`, both included."""
+"""The chunks or tasks concerned: `first` to `last`, both included."""
 
 
 def span(index: int | None) -> Span:
@@ -38,15 +40,18 @@ def span(index: int | None) -> Span:
     return {"first": 0, "last": _INDEX_MAX} if index is None else {"first": index, "last": index}
 
 
-def _runs(indexes: Iterable[int]) -> list[Span]:
-    """Indexes as spans; those of one batch mostly follow each other."""
-    runs: list[Span] = []
-    for index in sorted(indexes):
-        if runs and index == runs[-1]["last"] + 1:
-            runs[-1]["last"] = index
+def runs(numbers: Iterable[int]) -> list[Span]:
+    """Numbers as spans; those of one batch mostly follow each other."""
+    rest = sorted(set(numbers))
+    if rest and rest[-1] - rest[0] == len(rest) - 1:
+        return [{"first": rest[0], "last": rest[-1]}]
+    found: list[Span] = []
+    for number in rest:
+        if found and number == found[-1]["last"] + 1:
+            found[-1]["last"] = number
         else:
-            runs.append(span(index))
-    return runs
+            found.append(span(number))
+    return found
 
 
 class Waiting(Reads):
@@ -78,8 +83,8 @@ class Waiting(Reads):
     def _tell(self, now: str, rows: Iterable[Row], now_ms: int) -> None:
         """Append the events of tasks that change, given as they are before."""
         alike: dict[Row, list[int]] = defaultdict(list)
-        for row in rows:
-            alike[row[1:7]].append(row[0])
+        for said, some in groupby(rows, _SAID):  # mostly one run
+            alike[said] += map(_ID, some)
         for (fence, job_id, step, was, worker, message), ids in alike.items():
             values = {"n": len(ids), "tasks": as_json(ids), "now": now, "now_ms": now_ms}
             values |= {"job": job_id, "step": step, "was": was, "fence": fence}
@@ -95,9 +100,9 @@ class Waiting(Reads):
         added: Added = defaultdict(int)
 
         def row(task: Task) -> tuple[Any, ...]:
-            place = places[task.step]
-            added[place] += 1
-            return place[0], task.index, task.key, task.chunk, place[1]
+            here = places[task.step]
+            added[here] += 1
+            return here[0], task.index, task.key, task.chunk, here[1]
 
         before = self._db.total_changes()
         self._each("insert_tasks", map(row, tasks), job_id, self._clock.now_ms())
@@ -145,7 +150,7 @@ class Waiting(Reads):
                     if edge.upstream == name:
                         same = edge.kind is EdgeKind.SAME
                         here = (row[7] for row in ended if row[2:4] == (job_id, step))
-                        spans = _runs(here) if same else [span(None)]
+                        spans = runs(here) if same else [span(None)]
                         waiting.setdefault((job_id, no), []).extend(spans)
         for (job_id, step), spans in waiting.items():
             for one in spans:
