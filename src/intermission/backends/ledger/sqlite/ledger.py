@@ -111,7 +111,7 @@ class SqliteLedger(Waiting):
                 room = capacity - len(leases)
                 rows = self._claim_job(id, room, frozenset(can), values, rooms)
                 if rows:
-                    self._tell("leased", rows, now["now_ms"])
+                    self._tell("leased", rows, now["now_ms"], worker)
                     self._db.execute(SQL["job_runs"], now | {"job": id})
                     leases += self._leases(id, rows)
             rooms.settle()

@@ -89,7 +89,7 @@ WHERE j.pipeline = :pipeline AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: claimable
 -- Fence and attempts as they will be.
-SELECT id, fence + 1, job_id, step, state, :worker, message, idx, key, attempts + 1, chunk
+SELECT id, fence + 1, job_id, step, state, NULL, message, idx, key, attempts + 1, chunk
 FROM tasks
 WHERE job_id = :job AND step = :step AND ready_s <= :now_s AND updated_ms <= :since_ms
   AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt')

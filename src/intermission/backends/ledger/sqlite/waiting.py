@@ -80,15 +80,15 @@ class Waiting(Reads):
                 self._db.execute(repeated(name, count), (*flat, *values))
             rest = iter(some)
 
-    def _tell(self, now: str, rows: Iterable[Row], now_ms: int) -> None:
-        """Append the events of tasks that change, given as they are before."""
+    def _tell(self, now: str, rows: Iterable[Row], now_ms: int, by: str | None = None) -> None:
+        """Append the events of tasks that change, given as they are before; `by` a worker."""
         alike: dict[Row, list[int]] = defaultdict(list)
         for said, some in groupby(rows, _SAID):  # mostly one run
             alike[said] += map(_ID, some)
         for (fence, job_id, step, was, worker, message), ids in alike.items():
             values = {"n": len(ids), "tasks": as_json(ids), "now": now, "now_ms": now_ms}
             values |= {"job": job_id, "step": step, "was": was, "fence": fence}
-            values |= {"worker": worker, "message": message}
+            values |= {"worker": by or worker, "message": message}
             self._db.execute(SQL["insert_events"], values)
 
     def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[Added, bool]:
