@@ -113,9 +113,12 @@ def identities(after: bytes, first: Iterable[str], *more: Iterable[str]) -> Iter
     if more:
         yield from (identity(*parts, after=after) for parts in zip(first, *more, strict=True))
         return
+    digest = blake3()
     for part in first:
         data = part.encode()
-        yield blake3(b"%b%d:%b" % (after, len(data), data)).digest(20).hex()
+        digest.reset()
+        digest.update(b"%b%d:%b" % (after, len(data), data))
+        yield digest.digest(20).hex()
 
 
 def identity_of_all(first: str, rest: Iterable[str]) -> str:

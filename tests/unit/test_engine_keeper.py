@@ -207,17 +207,6 @@ def test_a_task_that_ends_during_its_renewal_is_not_lost(hand: Hand) -> None:
     assert hand.lost == []
 
 
-def test_the_slot_to_kill_is_told_with_the_lease(tmp_path: Path) -> None:
-    hand = Hand(tmp_path)
-    slots: list[int | None] = []
-    hand.keeper._on_lost = lambda _, held: slots.append(held.slot)
-    one, _ = hand.take(2)
-    hand.keeper.assign("job", [one.task_id, 98765], 3)
-    hand.ledger.is_down = True
-    hand.passes(TTL_S)
-    assert slots == [3, None]
-
-
 def test_its_connection_is_opened_at_once_and_closed_with_the_workspace(hand: Hand) -> None:
     assert hand.ledger.opened == 0
     hand.keeper.tick()

@@ -9,8 +9,8 @@ from intermission.engine.tally import Tally
 
 def test_executed_and_adopted_work_are_counted_apart() -> None:
     tally = Tally()
-    tally.finished("hear", 1.0, adopted=False)
-    tally.finished("hear", 0.001, adopted=True)
+    tally.finished("hear", [1.0])
+    tally.finished("hear", [], adopted=1)
     assert (tally.executed["hear"], tally.adopted["hear"]) == (1, 1)
     assert tally.mean_s("hear") == 1.0, "what was adopted tells nothing about the work"
 
@@ -18,26 +18,38 @@ def test_executed_and_adopted_work_are_counted_apart() -> None:
 def test_the_mean_follows_the_newest_tasks() -> None:
     tally = Tally()
     for _ in range(50):
-        tally.finished("hear", 1.0, adopted=False)
+        tally.finished("hear", [1.0])
     for _ in range(50):
-        tally.finished("hear", 3.0, adopted=False)
+        tally.finished("hear", [3.0])
     assert tally.mean_s("hear") == pytest.approx(3.0, abs=0.01)
-    tally.finished("hear", 30.0, adopted=False)
+    tally.finished("hear", [30.0])
     mean_s = tally.mean_s("hear")
     assert mean_s is not None
     assert mean_s < 10, "one slow task does not decide"
+
+
+def test_a_batch_counts_like_its_tasks_one_by_one() -> None:
+    alone, together = Tally(), Tally()
+    for tally in (alone, together):
+        tally.finished("hear", [1.0])
+    for _ in range(5):
+        alone.finished("hear", [3.0])
+    together.finished("hear", [3.0] * 5, adopted=2)
+    assert together.mean_s("hear") == pytest.approx(alone.mean_s("hear"))
+    assert together.recent_s == pytest.approx(alone.recent_s)
+    assert (together.executed["hear"], together.adopted["hear"]) == (6, 2)
 
 
 def test_one_short_task_does_not_make_those_of_late_short() -> None:
     tally = Tally()
     assert tally.recent_s is None
     assert tally.mean_s("hear") is None
-    tally.finished("cut", 0.5, adopted=False)
-    tally.finished("detect", 0.001, adopted=False)
+    tally.finished("cut", [0.5])
+    tally.finished("detect", [0.001])
     assert tally.recent_s is not None
     assert tally.recent_s > 0.3, "whoever claims for a slot now would hoard long tasks"
     for _ in range(50):
-        tally.finished("light", 0.00001, adopted=False)
+        tally.finished("light", [0.00001])
     assert tally.recent_s < 0.0001
 
 

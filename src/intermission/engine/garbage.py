@@ -9,9 +9,10 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
-YOUNG_MAX = 10_000
+YOUNG_MAX = 100_000
 """Leases and ends come by the thousand and are in no cycle: Python's 700 would have it look
-through all of them, time and again, for a tenth of what a light task costs."""
+through all of them, time and again, for a tenth of what a light task costs. So many are alive
+at no time, even while batches change hands."""
 
 
 @contextmanager

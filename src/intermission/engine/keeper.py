@@ -32,7 +32,6 @@ class Held:
     fence: int
     deadline_s: float
     beat_at_s: float
-    slot: int | None = None
     progress: float = 0.0
     beat_progress: float = -1.0
 
@@ -84,13 +83,6 @@ class Keeper:
     def hold(self, name: str, leases: Iterable[Held]) -> None:
         with self._lock:
             self._held[name].update((held.task_id, held) for held in leases)
-
-    def assign(self, name: str, task_ids: Iterable[int], slot: int | None) -> None:
-        """Say which slot to kill if one of these leases is lost; none for what runs no more."""
-        with self._lock:
-            for task_id in task_ids:
-                if task_id in self._held[name]:
-                    self._held[name][task_id].slot = slot
 
     def progress(self, name: str, task_id: int, fraction: float) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
 """What a worker and its slots say to each other.
 
 Leases and ends travel many at once, field by field: to send them as objects would cost more
-than to claim them. They arrive as the objects they were.
+than to claim them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from intermission.engine.outcome import Finished, Outcome
+from intermission.engine.outcome import Ends, Finished, Outcome, Trouble
 from intermission.model import Completion, Job, Lease, Source
 from intermission.ports.store import Store
 from intermission.settings import Settings
@@ -60,20 +60,21 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Said:
-    """How tasks ended. A worker receives the bare list."""
+    """How tasks ended. A worker receives a bare list, with one `Ends` for all that finished."""
 
     outcomes: Sequence[Outcome]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        ends = [one for one in self.outcomes if isinstance(one, Finished)]
-        others = [one for one in self.outcomes if not isinstance(one, Finished)]
-        columns = list(zip(*(_completion_fields(one.completion) for one in ends), strict=True))
-        rest = [one[1:] for one in ends]
-        return _outcomes, (columns, list(zip(*rest, strict=True)), others)
+        finished = [one for one in self.outcomes if isinstance(one, Finished)]
+        troubles = [one for one in self.outcomes if not isinstance(one, Finished)]
+        if not finished:
+            return list, (troubles,)
+        done, *rest = zip(*finished, strict=True)
+        columns = list(zip(*map(_completion_fields, done), strict=True))
+        return _heard, (columns, rest, troubles)
 
 
-def _outcomes(
-    columns: list[tuple[Any, ...]], rest: list[tuple[Any, ...]], others: list[Outcome]
-) -> list[Outcome]:
-    ends = map(Finished, map(Completion, *columns), *rest) if columns else ()
-    return [*ends, *others]
+def _heard(
+    columns: list[tuple[Any, ...]], rest: list[tuple[Any, ...]], troubles: list[Trouble]
+) -> list[Ends | Trouble]:
+    return [Ends(list(map(Completion, *columns)), *rest), *troubles]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from intermission.model import Completion
@@ -12,9 +13,13 @@ class Finished(NamedTuple):
     took_s: float
     warnings: tuple[str, ...] = ()
 
-    @property
-    def task_id(self) -> int:
-        return self.completion.task_id
+
+class Ends(NamedTuple):
+    """Many that finished, field by field: what a worker receives in their place."""
+
+    completions: Sequence[Completion]
+    took_s: Sequence[float]
+    warnings: Sequence[tuple[str, ...]]
 
 
 class Failed(NamedTuple):
@@ -61,4 +66,5 @@ class Progressed(NamedTuple):
     fraction: float
 
 
-Outcome = Finished | Failed | Deferral | Spoiled | Faulted
+Trouble = Failed | Deferral | Spoiled | Faulted
+Outcome = Finished | Trouble

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from intermission.engine.guardian import Guardian
 from intermission.engine.messages import Batch, Cancel, Orders
-from intermission.engine.outcome import Outcome, Progressed
-from intermission.model import Lease
+from intermission.engine.outcome import Ends, Progressed, Trouble
+from intermission.model import Completion, Lease
+
+Ended = tuple[Lease, Completion, float, tuple[str, ...]]
+"""A task that ended well, how long it took, and what it warned of."""
 
 
 @dataclass
@@ -24,7 +27,7 @@ class Slot:
     orders: str = ""
     """The name of the orders its batch runs under."""
     batch: dict[int, Lease] = field(default_factory=dict[int, Lease])
-    """What it was given and has not answered for, by task."""
+    """What it was given and has not answered for, by task; all of one step."""
     started_s: float = 0.0
     deadline_s: float | None = None
     verdict: str = ""
@@ -41,23 +44,24 @@ class Slot:
         """The task it is running, or about to."""
         return next(iter(self.batch.values()))
 
-    def answered(
-        self, said: Iterable[Outcome | Progressed], now_s: float
-    ) -> list[tuple[Lease, Outcome]]:
-        """Take the tasks that ended off the batch; each that was on it, with its end."""
-        ended = [
-            (lease, one)
-            for one in said
-            if not isinstance(one, Progressed)
-            and (lease := self.batch.pop(one.task_id, None)) is not None
+    def finished(self, ends: Ends, now_s: float) -> list[Ended]:
+        """Take tasks that ended well off the batch."""
+        leases = self.answered([done.task_id for done in ends.completions], now_s)
+        return [
+            (lease, done, took_s, warnings)
+            for lease, done, took_s, warnings in zip(leases, *ends, strict=True)
+            if lease is not None
         ]
-        if ended:
-            if self.deadline_s is not None and not self.verdict:  # the next has as long again
-                self.deadline_s += now_s - self.started_s
-            self.started_s = now_s
+
+    def answered(self, task_ids: Sequence[int], now_s: float) -> list[Lease | None]:
+        """Take tasks that ended off the batch; their leases, None for one that was not on it."""
+        leases = [self.batch.pop(id, None) for id in task_ids]
+        if self.deadline_s is not None and not self.verdict:  # the next has as long again
+            self.deadline_s += now_s - self.started_s
+        self.started_s = now_s
         if not self.batch and not self.killed:
             self.verdict, self.deadline_s = "", None
-        return ended
+        return leases
 
     def cancel(self, task_id: int) -> None:
         with suppress(OSError):
@@ -76,8 +80,9 @@ class Slots:
     def __iter__(self) -> Iterator[Slot]:
         return iter(list(self._slots.values()))
 
-    def get(self, no: int | None) -> Slot | None:
-        return None if no is None else self._slots.get(no)
+    def running(self, orders: str, task_id: int) -> Slot | None:
+        """The slot that has a task on its batch; for any thread."""
+        return next((it for it in self if it.orders == orders and task_id in it.batch), None)
 
     @property
     def idle(self) -> int:
@@ -111,9 +116,9 @@ class Slots:
                 slot.known.add(orders.name)
             slot.connection.send(Batch(orders.name, leases))
 
-    def hear(self, slot: Slot) -> list[Outcome | Progressed]:
+    def hear(self, slot: Slot) -> list[Ends | Trouble | Progressed]:
         """Everything a slot has said so far."""
-        said: list[Outcome | Progressed] = []
+        said: list[Ends | Trouble | Progressed] = []
         with suppress(EOFError, OSError):  # the guardian will say how it ended
             while slot.connection.poll():
                 said += slot.connection.recv()
@@ -124,9 +129,9 @@ class Slots:
             slot.verdict, slot.killed, slot.deadline_s = verdict, True, None
             self._guardian.kill(slot.no)
 
-    def kill_now(self, no: int) -> None:
+    def kill_now(self, slot: Slot) -> None:
         """For another thread: kill without touching the books; the end will be reported."""
-        self._guardian.kill(no)
+        self._guardian.kill(slot.no)
 
     def ended(self) -> list[tuple[Slot, str]]:
         """Slots that ended since last asked, each with how it ended."""

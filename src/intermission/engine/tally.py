@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 _WEIGHT = 0.2
 """How much the newest duration counts in the moving mean."""
@@ -23,16 +25,16 @@ class Tally:
     """How long tasks take of late, of whichever step: what is claimed next is likely like them."""
     _means_s: dict[str, float] = field(default_factory=dict[str, float])
 
-    def finished(self, step: str, took_s: float, adopted: bool) -> None:
+    def finished(self, step: str, took_s: Sequence[float], adopted: int = 0) -> None:
+        """Tasks of a step ended well: so long each that was executed took, so many were adopted."""
         if adopted:
-            self.adopted[step] += 1
-            return
-        self.executed[step] += 1
-        mean_s = self._means_s.get(step, took_s)
-        self._means_s[step] = mean_s + _WEIGHT * (took_s - mean_s)
-        if self.recent_s is None:
-            self.recent_s = took_s
-        self.recent_s += _WEIGHT * (took_s - self.recent_s)
+            self.adopted[step] += adopted
+        if took_s:
+            self.executed[step] += len(took_s)
+            mean_s = fmean(took_s)
+            weight = 1 - (1 - _WEIGHT) ** len(took_s)
+            self._means_s[step] = _moved(self._means_s.get(step), mean_s, weight)
+            self.recent_s = _moved(self.recent_s, mean_s, weight)
 
     def failed(self, step: str, message: str) -> None:
         self.failures[step] += 1
@@ -41,3 +43,7 @@ class Tally:
     def mean_s(self, step: str) -> float | None:
         """How long a task of this step takes, from the ones this worker ran."""
         return self._means_s.get(step)
+
+
+def _moved(before_s: float | None, newest_s: float, weight: float) -> float:
+    return newest_s if before_s is None else before_s + weight * (newest_s - before_s)

@@ -12,6 +12,7 @@ import select
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import compress
 from typing import Any
 
 from intermission.engine import record
@@ -22,14 +23,14 @@ from intermission.engine.guardian import Guardian
 from intermission.engine.keeper import Held, Keeper
 from intermission.engine.outcome import (
     Deferral,
+    Ends,
     Failed,
     Faulted,
-    Finished,
-    Outcome,
     Progressed,
     Spoiled,
+    Trouble,
 )
-from intermission.engine.slots import Slot, Slots
+from intermission.engine.slots import Ended, Slot, Slots
 from intermission.engine.workspace import alive, bury, dead, worker_name
 from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError
 from intermission.model import JobState, Lease, StepSpec
@@ -161,7 +162,6 @@ class Worker:
                 self._claim(assignment)
             while self._slots.idle > 0 and (batch := assignment.next_batch(self._has_room)):
                 slot = self._slots.take()
-                self._keeper.assign(assignment.name, [lease.task_id for lease in batch], slot.no)
                 self._slots.send(slot, assignment.orders(self.name, self._settings), batch, now_s)
 
     def _claim(self, assignment: Assignment) -> None:
@@ -244,14 +244,14 @@ class Worker:
         said = self._slots.hear(slot)
         if assignment is None:
             return
+        now_s = self._clock.monotonic_s()
+        finished: list[Ended] = []
         for one in said:
             if isinstance(one, Progressed):
                 self._progressed(assignment, one)
-        finished: list[tuple[Lease, Finished]] = []
-        for lease, one in slot.answered(said, self._clock.monotonic_s()):
-            if isinstance(one, Finished):
-                finished.append((lease, one))
-            else:
+            elif isinstance(one, Ends):
+                finished += slot.finished(one, now_s)
+            elif (lease := slot.answered([one.task_id], now_s)[0]) is not None:
                 self._record_trouble(assignment, lease, one)
         if finished:
             self._record_finished(assignment, finished)
@@ -259,32 +259,31 @@ class Worker:
     def _progressed(self, assignment: Assignment, said: Progressed) -> None:
         self._keeper.progress(assignment.name, said.task_id, said.fraction)
 
-    def _record_finished(
-        self, assignment: Assignment, finished: list[tuple[Lease, Finished]]
-    ) -> None:
+    def _record_finished(self, assignment: Assignment, finished: Sequence[Ended]) -> None:
+        """Write into the ledger that tasks of one step ended well."""
+        leases = [lease for lease, *_ in finished]
         try:
             accepted = record.complete(
                 assignment.ledger,
                 assignment.store,
                 assignment.job,
-                [(lease, outcome.completion) for lease, outcome in finished],
+                [(lease, done) for lease, done, _, _ in finished],
                 assignment.workspace.folder / "scratch",
             )
         except CorruptArtifact as e:  # a plan's result: what has a receipt is adopted later
             lost = {e.task_key: [e.key]}
             record.spoil(assignment.ledger, assignment.store, assignment.job, lost, str(e))
-            self._give_back(assignment, [lease for lease, _ in finished], str(e))
+            self._give_back(assignment, leases, str(e))
             return
         assignment.idle_until_s = 0.0
-        self._keeper.let_go(assignment.name, [lease.task_id for lease, _ in finished])
-        tally = assignment.tally
-        for (lease, outcome), ok in zip(finished, accepted, strict=True):
-            if ok:
-                tally.finished(lease.step, outcome.took_s, outcome.completion.adopted)
-                for warning in outcome.warnings:
-                    tally.warnings.append(f"{lease.step}: {warning}")
+        self._keeper.let_go(assignment.name, [lease.task_id for lease in leases])
+        tally, step = assignment.tally, leases[0].step
+        kept = list(compress(finished, accepted))
+        executed_s = [took_s for _, done, took_s, _ in kept if not done.adopted]
+        tally.finished(step, executed_s, len(kept) - len(executed_s))
+        tally.warnings += [f"{step}: {text}" for *_, warnings in kept for text in warnings]
 
-    def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Outcome) -> None:
+    def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Trouble) -> None:
         ledger, job, delays_s = assignment.ledger, assignment.job, self._settings.retry_delays_s
         held = (lease.task_id, lease.fence)
         match outcome:
@@ -305,8 +304,6 @@ class Worker:
                     self._fault = EnvironmentFault(outcome.message, remedy=outcome.remedy)
                     self._fault.exit_code = outcome.exit_code
                     self.drain(outcome.message)
-            case Finished():
-                raise AssertionError("a finished task is no trouble")
         self._keeper.let_go(assignment.name, [lease.task_id])
         assignment.idle_until_s = 0.0
 
@@ -341,20 +338,20 @@ class Worker:
     def kill_work(self) -> None:
         """For any thread: kill every task that runs, now; then drain. Their leases are lost."""
         for slot in self._slots:
-            self._slots.kill_now(slot.no)
+            self._slots.kill_now(slot)
         self._drain.ask("the workspace was lost", 0.0)
 
     def _lease_lost(self, name: str, held: Held) -> None:
         """Called by the keeper: kill the work at once, whatever this thread is doing."""
         self._lost.append((name, held))  # first, so that its end is not taken for a crash
-        if held.slot is not None:
-            self._slots.kill_now(held.slot)
+        if (slot := self._slots.running(name, held.task_id)) is not None:
+            self._slots.kill_now(slot)
 
     def _drop_lost(self) -> None:
         while self._lost:
             name, held = self._lost.popleft()
-            slot = self._slots.get(held.slot)
-            if slot is not None and held.task_id in slot.batch:
+            slot = self._slots.running(name, held.task_id)
+            if slot is not None:
                 self._slots.kill(slot, "its lease was lost")
             elif name in self._open:
                 backlog = self._open[name].backlog
@@ -368,9 +365,9 @@ class Worker:
         self._drop_lost()
         now_s = self._clock.monotonic_s()
         while self._cancelled:
-            _, held = self._cancelled.popleft()
-            slot = self._slots.get(held.slot)
-            if slot is not None and held.task_id in slot.batch:
+            name, held = self._cancelled.popleft()
+            slot = self._slots.running(name, held.task_id)
+            if slot is not None:
                 slot.cancel(held.task_id)
                 slot.verdict = "the job was cancelled"
                 slot.deadline_s = now_s + CANCEL_GRACE_S

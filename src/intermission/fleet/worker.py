@@ -19,7 +19,8 @@ from typing import Any
 from intermission.engine.assignment import Assignment
 from intermission.engine.guardian import Guardian
 from intermission.engine.keeper import Held
-from intermission.engine.outcome import Failed, Faulted, Finished, Outcome, Progressed, Spoiled
+from intermission.engine.outcome import Failed, Faulted, Progressed, Spoiled, Trouble
+from intermission.engine.slots import Ended
 from intermission.engine.worker import Worker
 from intermission.errors import IntermissionError, LedgerError
 from intermission.model import Failure, Lease
@@ -133,12 +134,6 @@ class FleetWorker(Worker):
                 self._unwritten.appendleft(change)
                 raise
 
-    def _spare_slots(self, assignment: Assignment, ended: list[Lease]) -> None:
-        """No slot dies for the lease of a task that has ended and could not be written down."""
-        if self._unwritten:
-            ids = [lease.task_id for lease in ended]
-            self._keeper.assign(assignment.name, ids, None)
-
     def _share(self, now_s: float) -> None:
         """Give back what was claimed for short tasks, when long ones have taken all slots."""
         if self._slots.idle > 0:
@@ -226,30 +221,26 @@ class FleetWorker(Worker):
         super()._progressed(assignment, said)
         self._on_progress(said.task_id, said.fraction)
 
-    def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Outcome) -> None:
+    def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Trouble) -> None:
         if isinstance(outcome, Failed | Spoiled | Faulted):
             log.warning("%s", outcome.message, extra=_about(lease))
         self._write(partial(super()._record_trouble, assignment, lease, outcome))
-        self._spare_slots(assignment, [lease])
 
     def _give_back(self, assignment: Assignment, leases: list[Lease], reason: str) -> None:
         self._write(partial(super()._give_back, assignment, leases, reason))
 
-    def _record_finished(
-        self, assignment: Assignment, finished: list[tuple[Lease, Finished]]
-    ) -> None:
+    def _record_finished(self, assignment: Assignment, finished: Sequence[Ended]) -> None:
         self._write(partial(self._finish, assignment, finished))
-        self._spare_slots(assignment, [lease for lease, _ in finished])
 
-    def _finish(self, assignment: Assignment, finished: list[tuple[Lease, Finished]]) -> None:
+    def _finish(self, assignment: Assignment, finished: Sequence[Ended]) -> None:
         super()._record_finished(assignment, finished)
         if log.isEnabledFor(logging.INFO):
-            for lease, outcome in finished:
-                took = {"took_s": round(outcome.took_s, 3), "adopted": outcome.completion.adopted}
+            for lease, done, took_s, _ in finished:
+                took = {"took_s": round(took_s, 3), "adopted": done.adopted}
                 log.info("done", extra=_about(lease) | took)
         self._ask_at_s = 0.0
         needed = {edge.upstream for spec in assignment.job.steps for edge in spec.edges}
-        if any(lease.step in needed for lease, _ in finished):
+        if finished[0][0].step in needed:  # they are of one step
             self._ring()
 
     def _listen(self, readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import lt
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WrapSerializer
 from pydantic.fields import FieldInfo
@@ -53,19 +55,24 @@ def _is_plain(field: FieldInfo) -> bool:
     return field.annotation is int and not (renamed or changed or field.exclude)
 
 
-def _texts(chunks: Sequence[Chunk]) -> Iterable[str]:
-    kinds = set(map(type, chunks))
-    template = _template(*kinds) if len(kinds) == 1 else None
-    if template is None:
-        return (chunk.canonical() for chunk in chunks)
-    return (template % chunk.__dict__ for chunk in chunks)
-
-
 def ordered(step: str, chunks: Iterable[Chunk]) -> list[str]:
     """The canonical texts of a plan's chunks, in field order. Refuses a duplicate."""
     chunks = list(chunks)
-    fields = (tuple(chunk.__dict__.values()) for chunk in chunks)
-    rows = list(zip(fields, _texts(chunks), strict=True))
+    values = [chunk.__dict__ for chunk in chunks]
+    fields = [tuple(value.values()) for value in values]
+    kinds = set(map(type, chunks))
+    template = _template(*kinds) if len(kinds) == 1 else None
+    if template is None:
+        texts = [chunk.canonical() for chunk in chunks]
+    else:
+        texts = [template % value for value in values]
+        if all(map(lt, fields, islice(fields, 1, None))):
+            return texts  # as most plans come: each after the other, and so each once
+    return _sorted(step, fields, texts)
+
+
+def _sorted(step: str, fields: list[tuple[Any, ...]], texts: list[str]) -> list[str]:
+    rows = list(zip(fields, texts, strict=True))
     try:
         rows.sort()
     except TypeError:  # fields that do not compare, such as None beside a number

@@ -18,7 +18,7 @@ from intermission.backends.ledger.sqlite.forgetting import Forgetting
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Inputs
 from intermission.backends.ledger.sqlite.rooms import Rooms
-from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Row, as_json
+from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Row, as_json, runs
 from intermission.engine.dependants import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
@@ -71,8 +71,8 @@ class SqliteLedger(Forgetting):
                         SQL["insert_edge"],
                         (id, no, numbers[edge.upstream], edge.kind, plan and numbers[plan]),
                     )
-            self._add(id, tasks)
-            self._recount(id)
+            added, _ = self._add(id, tasks)
+            self._count(id, added)
             self._after_change(id)
             return True
 
@@ -114,7 +114,7 @@ class SqliteLedger(Forgetting):
                 room = capacity - len(leases)
                 rows = self._claim_job(id, room, frozenset(can), values, rooms)
                 if rows:
-                    self._tell("leased", rows, now["now_ms"])
+                    self._tell("leased", rows, now["now_ms"], worker)
                     self._db.execute(SQL["job_runs"], now | {"job": id})
                     leases += self._leases(id, rows)
             rooms.settle()
@@ -137,8 +137,8 @@ class SqliteLedger(Forgetting):
         if rooms:
             names = [Limit.names(job, spec) for spec in job.steps]
             rows = [row for row in rows if rooms.admit(names[row[3]])]
-        if rows:
-            self._db.execute(SQL["claim"], values | {"ids": as_json([row[0] for row in rows])})
+        for run in runs(row[0] for row in rows):
+            self._db.execute(SQL["claim"], values | run)
         return rows
 
     def limit(self, limit: Limit) -> None:
@@ -213,10 +213,10 @@ class SqliteLedger(Forgetting):
         """Make the tasks of those that take effect `done`; their rows as they were before."""
         now_ms = self._clock.now_ms()
         expected = {(one.task_id, one.fence): one for one in done}
-        ids = as_json([one.task_id for one in done])
+        spans = runs(one.task_id for one in done)
         rows: list[Row] = []
         ends: list[tuple[Any, ...]] = []
-        for row in self._db.execute(SQL["can_end"], (ids,)).fetchall():
+        for row in [row for span in spans for row in self._db.execute(SQL["can_end"], span)]:
             one = expected.get(row[:2])
             if one is not None and (one.key is None or one.key == row[-1]):
                 rows.append(row)
@@ -243,7 +243,8 @@ class SqliteLedger(Forgetting):
         mapped = [no for no, spec in enumerate(job.steps) if spec.plan == job.steps[step].name]
         chunks = {"job": job_id, "steps": json.dumps(mapped)}
         before = self._db.execute(SQL["chunks_now"], chunks).fetchone()
-        counts, changed = self._add(job_id, completion.tasks)
+        added, changed = self._add(job_id, completion.tasks)
+        counts = {no: n for (no, _), n in added.items()}
         for no in mapped:
             surplus = {"job": job_id, "step": no, "count": counts.get(no, 0)}
             self._db.execute(SQL["delete_surplus"], surplus)
@@ -251,7 +252,7 @@ class SqliteLedger(Forgetting):
         if changed:
             if self._db.execute(SQL["chunks_now"], chunks).fetchone() != before:
                 self._replanned(job_id, mapped)
-            self._recount(job_id)
+            self._count(job_id, added, mapped)
         self._after_change(job_id)
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:

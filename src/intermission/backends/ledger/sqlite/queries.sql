@@ -1,3 +1,21 @@
+-- name: watch_tasks
+-- No statement can forget its events, but the two that run for every task, `claim` and
+-- `complete`, write them by the batch.
+CREATE TEMP TRIGGER task_changes AFTER UPDATE OF state ON main.tasks
+WHEN old.state <> new.state AND (new.state <> 'leased' AND new.state <> 'done' OR :illegal) BEGIN
+    SELECT raise(ABORT, 'illegal task transition') WHERE :illegal;
+    INSERT INTO events (at_ms, job_id, tasks, step, was, now, fence, worker, message)
+    VALUES (new.updated_ms, new.job_id, '[' || new.id || ']', new.step, old.state, new.state,
+            new.fence, coalesce(new.worker, old.worker), new.message);
+END;
+
+-- name: watch_jobs
+CREATE TEMP TRIGGER job_changes AFTER UPDATE OF state ON main.jobs WHEN old.state <> new.state BEGIN
+    SELECT raise(ABORT, 'illegal job transition') WHERE :illegal;
+    INSERT INTO events (at_ms, job_id, was, now, message)
+    VALUES (new.updated_ms, new.id, old.state, new.state, new.reason);
+END;
+
 -- name: insert_job
 INSERT INTO jobs (key, pipeline, source, spec, state, priority, begin_ms, created_ms, updated_ms)
 VALUES (:key, :pipeline, :source, :spec, 'pending', :priority, :begin_ms, :now_ms, :now_ms)
@@ -76,7 +94,7 @@ WHERE j.pipeline = :pipeline AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: claimable
 -- Fence and attempts as they will be.
-SELECT id, fence + 1, job_id, step, state, :worker, message, idx, key, attempts + 1, chunk
+SELECT id, fence + 1, job_id, step, state, NULL, message, idx, key, attempts + 1, chunk
 FROM tasks
 WHERE job_id = :job AND step = :step AND ready_s <= :now_s AND updated_ms <= :since_ms
   AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt')
@@ -87,7 +105,7 @@ UPDATE tasks
 SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
     lease_s = :lease_s, progress = 0, started_ms = :now_ms, ended_ms = NULL,
     updated_ms = :now_ms
-WHERE id IN (SELECT value FROM json_each(:ids));
+WHERE id BETWEEN :first AND :last;
 
 -- name: job_runs
 UPDATE jobs SET state = 'running', turn = (SELECT max(seq) FROM events),
@@ -119,7 +137,7 @@ WHERE t.id = ?;
 
 -- name: can_end
 SELECT id, fence, job_id, step, state, worker, NULL, idx, key FROM tasks
-WHERE id IN (SELECT value FROM json_each(?))
+WHERE id BETWEEN :first AND :last
   AND (state = 'leased' OR state = 'running' OR state = 'abandoned');
 
 -- name: complete

@@ -9,7 +9,8 @@ import json
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from intermission.backends.ledger.sqlite.connection import transaction
@@ -27,8 +28,11 @@ _INDEX_MAX = 2**63 - 1
 Row = tuple[Any, ...]
 """A task that is about to change: its id, then what its event will say (fence, job, step, state
 before, worker, message), then its index, its key and more."""
+_ID, _SAID = itemgetter(0), itemgetter(1, 2, 3, 4, 5, 6)
+Added = dict[tuple[int, str], int]
+"""How many tasks were added, by step and the state they start in."""
 Span = dict[str, int]
-"""The chunks concerned: `first` to `last`, both included."""
+"""The chunks or tasks concerned: `first` to `last`, both included."""
 
 
 def span(index: int | None) -> Span:
@@ -36,15 +40,18 @@ def span(index: int | None) -> Span:
     return {"first": 0, "last": _INDEX_MAX} if index is None else {"first": index, "last": index}
 
 
-def _runs(indexes: Iterable[int]) -> list[Span]:
-    """Indexes as spans; those of one batch mostly follow each other."""
-    runs: list[Span] = []
-    for index in sorted(indexes):
-        if runs and index == runs[-1]["last"] + 1:
-            runs[-1]["last"] = index
+def runs(numbers: Iterable[int]) -> list[Span]:
+    """Numbers as spans; those of one batch mostly follow each other."""
+    rest = sorted(set(numbers))
+    if rest and rest[-1] - rest[0] == len(rest) - 1:
+        return [{"first": rest[0], "last": rest[-1]}]
+    found: list[Span] = []
+    for number in rest:
+        if found and number == found[-1]["last"] + 1:
+            found[-1]["last"] = number
         else:
-            runs.append(span(index))
-    return runs
+            found.append(span(number))
+    return found
 
 
 class Waiting(Reads):
@@ -73,33 +80,33 @@ class Waiting(Reads):
                 self._db.execute(repeated(name, count), (*flat, *values))
             rest = iter(some)
 
-    def _tell(self, now: str, rows: Iterable[Row], now_ms: int) -> None:
-        """Append the events of tasks that change, given as they are before."""
+    def _tell(self, now: str, rows: Iterable[Row], now_ms: int, by: str | None = None) -> None:
+        """Append the events of tasks that change, given as they are before; `by` a worker."""
         alike: dict[Row, list[int]] = defaultdict(list)
-        for row in rows:
-            alike[row[1:7]].append(row[0])
+        for said, some in groupby(rows, _SAID):  # mostly one run
+            alike[said] += map(_ID, some)
         for (fence, job_id, step, was, worker, message), ids in alike.items():
             values = {"n": len(ids), "tasks": as_json(ids), "now": now, "now_ms": now_ms}
             values |= {"job": job_id, "step": step, "was": was, "fence": fence}
-            values |= {"worker": worker, "message": message}
+            values |= {"worker": by or worker, "message": message}
             self._db.execute(SQL["insert_events"], values)
 
-    def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
-        """Insert tasks; how many of each step there are, and whether any is new. Recount then."""
+    def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[Added, bool]:
+        """Insert tasks; what there is of each step, and whether any is new. Count them then."""
         places = {
             name: (step, self._first_state(job_id, step))
             for name, step in self._numbers(job_id).items()
         }
-        counts: dict[int, int] = defaultdict(int)
+        added: Added = defaultdict(int)
 
         def row(task: Task) -> tuple[Any, ...]:
-            step, state = places[task.step]
-            counts[step] += 1
-            return step, task.index, task.key, task.chunk, state
+            here = places[task.step]
+            added[here] += 1
+            return here[0], task.index, task.key, task.chunk, here[1]
 
         before = self._db.total_changes()
         self._each("insert_tasks", map(row, tasks), job_id, self._clock.now_ms())
-        return counts, self._db.total_changes() > before
+        return added, self._db.total_changes() > before
 
     def _first_state(self, job_id: int, step: int) -> str:
         """`pending` for a step whose tasks surely can start; the others are looked at later."""
@@ -110,8 +117,18 @@ class Waiting(Reads):
         (ready,) = self._db.execute(SQL["satisfied"], values).fetchone()
         return "pending" if ready else "blocked"
 
+    def _count(self, job_id: int, added: Added, mapped: Iterable[int] = ()) -> None:
+        """Count tasks that were added; tasks of `mapped` may have gone. Neither leaves events."""
+        sql = "SELECT DISTINCT step FROM counts WHERE job_id = ?"
+        known = {step for (step,) in self._db.execute(sql, (job_id,))}
+        if known.isdisjoint([*mapped, *(step for step, _ in added)]):
+            sql = "INSERT INTO counts (job_id, step, state, n) VALUES (?, ?, ?, ?)"
+            for (step, state), n in added.items():
+                self._db.execute(sql, (job_id, step, state, n))
+        else:
+            self._recount(job_id)
+
     def _recount(self, job_id: int) -> None:
-        """Count anew: tasks came or went, which leaves no events."""
         self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
         self._db.execute(SQL["recount"], {"job": job_id})
         self._mark_counted()
@@ -133,7 +150,7 @@ class Waiting(Reads):
                     if edge.upstream == name:
                         same = edge.kind is EdgeKind.SAME
                         here = (row[7] for row in ended if row[2:4] == (job_id, step))
-                        spans = _runs(here) if same else [span(None)]
+                        spans = runs(here) if same else [span(None)]
                         waiting.setdefault((job_id, no), []).extend(spans)
         for (job_id, step), spans in waiting.items():
             for one in spans:

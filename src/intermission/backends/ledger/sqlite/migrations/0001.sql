@@ -159,15 +159,6 @@ CREATE TABLE forgotten (
     job_id INTEGER PRIMARY KEY
 ) STRICT;
 
--- No statement can forget its events, but the two that run for every task, `claim` and
--- `complete`, write them by the batch.
-CREATE TRIGGER task_changes AFTER UPDATE OF state ON tasks
-WHEN old.state <> new.state AND new.state <> 'leased' AND new.state <> 'done' BEGIN
-    INSERT INTO events (at_ms, job_id, tasks, step, was, now, fence, worker, message)
-    VALUES (new.updated_ms, new.job_id, '[' || new.id || ']', new.step, old.state, new.state,
-            new.fence, coalesce(new.worker, old.worker), new.message);
-END;
-
 CREATE TRIGGER task_progress AFTER UPDATE OF told ON tasks BEGIN
     INSERT INTO events (at_ms, job_id, tasks, step, was, now, fence, worker, progress)
     VALUES (new.told_ms, new.job_id, '[' || new.id || ']', new.step, new.state, new.state,
@@ -176,9 +167,4 @@ END;
 
 CREATE TRIGGER job_starts AFTER INSERT ON jobs BEGIN
     INSERT INTO events (at_ms, job_id, now) VALUES (new.created_ms, new.id, new.state);
-END;
-
-CREATE TRIGGER job_changes AFTER UPDATE OF state ON jobs WHEN old.state <> new.state BEGIN
-    INSERT INTO events (at_ms, job_id, was, now, message)
-    VALUES (new.updated_ms, new.id, old.state, new.state, new.reason);
 END;
