@@ -159,3 +159,17 @@ def test_without_a_key_nothing_is_given(cli: Cli, server: str) -> None:
     wrong = {"INTERMISSION_ADMIN_SECRET": "something else"}
     in_sentence(cli("register", "x", env=wrong, code=4).err, "refused")
     in_sentence(cli("register", "x", env=nobody, code=2).err, "admin secret")
+
+
+def test_a_worker_whose_key_is_revoked_ends_and_says_why(cli: Cli, server: str) -> None:
+    worker = cli.start("worker", env=registered(cli))
+    until(lambda: cli("workers", "--json").json["workers"][0]["state"] in ("idle", "active"))
+    cli("workers", "--revoke", cli("workers", "--json").json["workers"][0]["id"])
+    ended = cli.end(worker)
+    assert ended.code == 4
+    assert "revoked" in ended.err
+
+
+def test_an_administrator_who_is_also_a_worker_gives_orders(cli: Cli, server: str) -> None:
+    key = registered(cli)["INTERMISSION_SERVER_KEY"]
+    cli("pause", "pipeline:letters", env={"INTERMISSION_SERVER_KEY": key})

@@ -122,6 +122,8 @@ class Fleet:
 def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str | None:
     """Take tasks from the shared ledger until a drain; the reason for it."""
     guardian = start_guardian()
+    if settings.server_key is not None:  # it is this worker that asks, not the administrator
+        settings = settings.model_copy(update={"admin_secret": None})
     with ExitStack() as held:
         held.callback(guardian.close)
         fleet = Fleet(settings)

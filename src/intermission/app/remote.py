@@ -29,9 +29,9 @@ _BLOCK_BYTES = 1024**2
 
 
 def credentials(settings: Settings) -> tuple[str, str]:
-    """The server's URL, and what it is asked with: this worker's key, else the admin secret."""
+    """The server's URL, and what it is asked with: the admin secret, else a worker's key."""
     assert settings.server is not None
-    secret = settings.server_key or settings.admin_secret
+    secret = settings.admin_secret or settings.server_key
     return settings.server, "" if secret is None else secret.get_secret_value()
 
 

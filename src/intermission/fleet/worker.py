@@ -22,7 +22,7 @@ from intermission.engine.keeper import Held
 from intermission.engine.outcome import Failed, Faulted, Progressed, Spoiled, Trouble
 from intermission.engine.slots import Ended
 from intermission.engine.worker import Worker
-from intermission.errors import IntermissionError, LedgerError
+from intermission.errors import IntermissionError, LedgerError, LedgerRefused
 from intermission.model import Failure, Lease
 from intermission.ports.bell import Bell
 from intermission.ports.clock import Clock
@@ -112,6 +112,10 @@ class FleetWorker(Worker):
             self._ask_at_s = 0.0
 
     def _leave_alone(self, e: LedgerError) -> None:
+        if isinstance(e, LedgerRefused):  # our key, or our version: waiting does not help
+            self._fault = self._fault or e
+            self.drain(e.message)
+            return
         log.warning("%s", e)
         self._ask_at_s = self._clock.monotonic_s() + AWAY_S
 
