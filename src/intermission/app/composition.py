@@ -194,7 +194,7 @@ class App:
                 if expected is None:  # `retry` has said what to try again
                     _retry_stopped(ledger, job)
             reached("after-submit")
-            reused = ledger.jobs(job.key)[0].total(TaskState.DONE)
+            reused = 0 if is_new else ledger.jobs(job.key)[0].total(TaskState.DONE)
             return Submission(workspace, job, ledger, store, is_new, reused, owned, held.pop_all())
         raise AssertionError("nothing here swallows an error")
 

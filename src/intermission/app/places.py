@@ -26,6 +26,7 @@ from intermission.errors import (
     EmptyPlace,
     EnvironmentFault,
     LedgerError,
+    NotFound,
     SourceError,
     UsageError,
     fault_from_os,
@@ -203,12 +204,16 @@ def _claimed_name(claims: Store, prefix: str, source: PurePath, owner: str) -> s
     names = (source.stem, source.name, f"{source.name}-{identity(owner)[:8]}")
     for name in names:
         key = str(PurePosixPath(prefix, name))
-        try:
-            claims.create(key, owner.encode())
-        except AlreadyExists:
-            if claims.read(key) != owner.encode():
-                continue
-        return name
+        try:  # mostly it was claimed before, and reading is soon done
+            found = claims.read(key)
+        except NotFound:
+            try:
+                claims.create(key, owner.encode())
+                return name
+            except AlreadyExists:
+                found = claims.read(key)
+        if found == owner.encode():
+            return name
     raise UsageError(
         f"every name for the outputs of {source} is taken: {', '.join(names)}.",
         remedy="Give another --output-dir.",

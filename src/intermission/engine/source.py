@@ -41,7 +41,8 @@ def hash_files(*paths: Path) -> str:
     Read, not mapped: pages of a mapped file count as memory of the process that looked at them.
     """
     digest = blake3(max_threads=blake3.AUTO)
-    buffer = bytearray(_BUFFER_BYTES)
+    most = max((path.stat().st_size for path in paths), default=0)
+    buffer = bytearray(min(_BUFFER_BYTES, most + 1))
     for path in paths:
         with path.open("rb", buffering=0) as file:
             while count := file.readinto(buffer):

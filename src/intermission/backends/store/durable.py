@@ -7,7 +7,7 @@ the second answer would be a lie.
 """
 
 # The calls themselves are the subject here.
-# ruff: noqa: PTH102, PTH103, PTH106, PTH108, PTH120
+# ruff: noqa: PTH102, PTH103, PTH106, PTH108, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ T = TypeVar("T")
 _BLOCK_BYTES = 1024 * 1024
 _PATIENCE = 50
 _FOLDERS_MAX = 10_000
+
+_named: dict[str, int] = {}
+"""The inodes of folders at and above roots whose names this process has made durable."""
 
 
 def open_new(path: str) -> int:
@@ -109,8 +112,10 @@ class Folders:
     another process at any time, and is then made again.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, lasting: bool = True) -> None:
+        """Without `lasting`, for files that nobody will look for after a power loss."""
         self.root = root
+        self._lasting = lasting
         # The folders known not to be links, and whether they are durable as well.
         self._known: dict[str, bool] = {}
 
@@ -183,18 +188,15 @@ class Folders:
             self._settle(parent)
             with suppress(FileExistsError):
                 os.mkdir(folder)
+                _named.pop(folder, None)
             self._check(folder)
-            sync_folder(parent)
+            _settle_names(folder, parent)
         self._remember(folder, durable=True)
 
     def _settle_root(self) -> None:
         os.makedirs(self.root, exist_ok=True)
-        folder = self.root
-        while not os.path.ismount(folder):
-            folder = os.path.dirname(folder)
-            # What this user may not read, this user has not just made.
-            with suppress(PermissionError):
-                sync_folder(folder)
+        if self._lasting:
+            _settle_names(self.root)
 
     def _remember(self, folder: str, *, durable: bool) -> None:
         if len(self._known) >= _FOLDERS_MAX:
@@ -206,3 +208,24 @@ class Folders:
             self._known.pop(folder, None)
             folder = os.path.dirname(folder)
         self._known.pop(self.root, None)
+
+
+def _settle_names(folder: str, top: str = "") -> None:
+    """Make the names of a folder, and of all above it up to `top`, durable, unless they are.
+
+    Stores come and go in a process by the thousand, and most lie side by side. A folder that was
+    removed and made again has another inode, and is no longer known.
+    """
+    found: dict[str, int] = {}
+    while folder != top and not os.path.ismount(folder):
+        inode = os.stat(folder).st_ino
+        if _named.get(folder) == inode:
+            break
+        found[folder] = inode
+        folder = os.path.dirname(folder)
+        # What this user may not read, this user has not just made.
+        with suppress(PermissionError):
+            sync_folder(folder)
+    if len(_named) >= _FOLDERS_MAX:
+        _named.clear()
+    _named.update(found)

@@ -8,7 +8,7 @@ objects, and no link below the root is followed.
 """
 
 # Every receipt comes this way, and a Path costs more than the call it wraps.
-# ruff: noqa: PTH104, PTH105, PTH108, PTH112, PTH118, PTH123
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH116, PTH118, PTH123
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ _STAMP_SETTLES_NS = 2_000_000_000
 _TEMP_KEPT_S = 24 * 3600
 _LOCK = "lock"
 
+_proven: set[int] = set()
+"""Devices that have refused a second create in this process."""
+
 
 class LocalStore:
     """A folder as an object store. Any number of threads and processes may share the folder."""
@@ -43,7 +46,7 @@ class LocalStore:
         self._root = os.path.realpath(root)
         self._temp = os.path.realpath(temp or Path(root, TEMP_FOLDER))
         self._folders = Folders(self._root)
-        self._temps = Folders(self._temp)
+        self._temps = Folders(self._temp, lasting=False)
         self._verified: dict[str, tuple[str, str]] = {}
 
     @property
@@ -162,8 +165,16 @@ class LocalStore:
         return Path(self._path(key))
 
     def self_test(self) -> None:
-        """Prove create-only, and sweep what processes killed over a day ago left unfinished."""
-        prove_create_only(self)
+        """Prove create-only, and sweep what processes killed over a day ago left unfinished.
+
+        A file system that has been seen to do it once in this process is believed.
+        """
+        with self._faults("making the folder"):
+            os.makedirs(self._root, exist_ok=True)
+            device = os.stat(self._root).st_dev
+        if device not in _proven:
+            prove_create_only(self)
+            _proven.add(device)
         with self._faults("sweeping temporary files"):
             self._sweep()
 
@@ -275,6 +286,7 @@ class LocalStore:
 
     def _sweep(self) -> None:
         oldest_s = time.time() - _TEMP_KEPT_S
+        os.makedirs(self._temp, exist_ok=True)
         with os.scandir(self._temp) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):

@@ -49,34 +49,41 @@ class Claims(Waiting):
             "preference_ms": PREFERENCE_MS,
         }
         # Nothing is written where nothing is to be had: most claims of an idle fleet end here.
-        seen = self._openings(wanted) if capacity > 0 else []
+        seen, any_more = self._openings(wanted) if capacity > 0 else ([], False)
         if not seen:
             return []
 
         def work() -> list[Lease]:
             values = {"worker": worker, "lease_s": self._now["now_s"] + lease_ttl_s}
             rows: list[Row] = []
+            waiting: set[int] = set()
             tried: set[int] = set()
-            found = seen
+            found, more = seen, any_more
             while found:
                 tried.update(one.job_id for one in found)
+                waiting.update(one.job_id for one in found if one.state != "running")
                 rows += self._take(found, capacity - len(rows), values)
-                if len(rows) >= capacity:
+                if len(rows) >= capacity or not more:
                     break
-                found = self._openings(wanted, tried)
+                found, more = self._openings(wanted, tried)
             if rows:
-                self._rows("take_turns", jobs=list(dict.fromkeys(row[0] for row in rows)))
+                jobs = list(dict.fromkeys(row[0] for row in rows))
+                self._rows("take_turns", jobs=jobs, starting=list(waiting.intersection(jobs)))
             self._in_vain = not rows
             return self._leases(rows)
 
         return self._change(work)
 
-    def _openings(self, wanted: dict[str, Any], tried: Iterable[int] = ()) -> list[Opening]:
-        """The next openings, in order, without the jobs tried."""
+    def _openings(
+        self, wanted: dict[str, Any], tried: Iterable[int] = ()
+    ) -> tuple[list[Opening], bool]:
+        """The next openings, in order, without the jobs tried; and whether there may be more."""
         found = [Opening(*row) for row in self._rows("openings", tried=list(tried), **wanted)]
+        if len(found) < wanted["room"]:
+            return found, False
         # The last job of a full list may have more steps than there was room for.
-        last = found[-1].job_id if len(found) >= wanted["room"] else None
-        return [one for one in found if one.job_id != last] or found
+        last = found[-1].job_id
+        return [one for one in found if one.job_id != last] or found, True
 
     def _take(self, found: Sequence[Opening], capacity: int, values: dict[str, Any]) -> list[Row]:
         """Claim from these openings, job after job, of each the oldest tasks.
@@ -102,8 +109,6 @@ class Claims(Waiting):
                 rows += _in_order(batch, self._rows("claim", **where, **values))
         if rooms is not None:
             rooms.settle()
-        if starting := {row[0] for row in rows} & waiting:
-            self._rows("jobs_run", jobs=list(starting))
         return rows
 
     def _rooms(self, found: Sequence[Opening]) -> Rooms | None:

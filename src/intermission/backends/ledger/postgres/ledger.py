@@ -53,6 +53,13 @@ class PostgresLedger(Claims):
         return self._change(lambda: self._submit(job, kept))
 
     def _submit(self, job: Job, tasks: Sequence[Task]) -> bool:
+        numbers = {spec.name: no for no, spec in enumerate(job.steps)}
+        edges = [
+            (no, numbers[edge.upstream], edge.kind, plan and numbers[plan])
+            for no, spec in enumerate(job.steps)
+            for edge in spec.edges
+            for plan in [job.step(edge.upstream).plan if edge.kind is EdgeKind.ALL else None]
+        ]
         rows = self._rows(
             "insert_job",
             key=job.key,
@@ -61,26 +68,21 @@ class PostgresLedger(Claims):
             priority=job.priority,
             begin_ms=job.not_before_ms,
             spec=job.to_json(),
+            names=list(numbers),
+            **_limits(job.steps),
+            **{
+                name: [edge[n] for edge in edges]
+                for n, name in enumerate(("steps", "upstreams", "kinds", "plans"))
+            },
         )
         if not rows:
             self._update_limits(job)
             return False
         ((id,),) = rows
-        numbers = {spec.name: no for no, spec in enumerate(job.steps)}
-        names = list(numbers)
-        self._rows("insert_steps", job=id, names=names, **_limits(job.steps))
-        edges = [
-            (no, numbers[edge.upstream], edge.kind, plan and numbers[plan])
-            for no, spec in enumerate(job.steps)
-            for edge in spec.edges
-            for plan in [job.step(edge.upstream).plan if edge.kind is EdgeKind.ALL else None]
-        ]
-        if edges:
-            steps, upstreams, kinds, plans = (list(column) for column in zip(*edges, strict=True))
-            values = {"steps": steps, "upstreams": upstreams, "kinds": kinds, "plans": plans}
-            self._rows("insert_edges", job=id, **values)
+        self._jobs[id] = 0, job
         self._add(id, tasks)
-        self._after_change(id)
+        if any(job.step(task.step).edges for task in tasks) or not tasks:
+            self._after_change(id)
         return True
 
     def _update_limits(self, job: Job) -> None:

@@ -29,17 +29,26 @@ WHERE id = ANY(ARRAY(
 ORDER BY id FOR NO KEY UPDATE;
 
 -- name: insert_job
-INSERT INTO intermission.jobs
-    (key, pipeline, source, spec, state, priority, begin_ms, created_ms, updated_ms)
-VALUES (%(key)s, %(pipeline)s, %(source)s, %(spec)s, 'pending', %(priority)s, %(begin_ms)s,
-    %(now_ms)s, %(now_ms)s)
-ON CONFLICT (key) DO NOTHING
-RETURNING id;
-
--- name: insert_steps
-INSERT INTO intermission.steps (job_id, no, name, attempts, needs, prefers, concurrency, gap)
-SELECT %(job)s, * FROM unnest(%(nos)s::integer[], %(names)s::text[], %(attempts)s::integer[],
-    %(needs)s::text[], %(prefers)s::text[], %(concurrency)s::integer[], %(gaps)s::boolean[]);
+-- With its steps and edges, unless its key is known.
+WITH job AS (
+    INSERT INTO intermission.jobs
+        (key, pipeline, source, spec, state, priority, begin_ms, created_ms, updated_ms)
+    VALUES (%(key)s, %(pipeline)s, %(source)s, %(spec)s, 'pending', %(priority)s, %(begin_ms)s,
+        %(now_ms)s, %(now_ms)s)
+    ON CONFLICT (key) DO NOTHING
+    RETURNING id
+), steps AS (
+    INSERT INTO intermission.steps (job_id, no, name, attempts, needs, prefers, concurrency, gap)
+    SELECT job.id, s.* FROM job, unnest(%(nos)s::integer[], %(names)s::text[],
+        %(attempts)s::integer[], %(needs)s::text[], %(prefers)s::text[], %(concurrency)s::integer[],
+        %(gaps)s::boolean[]) AS s
+), edges AS (
+    INSERT INTO intermission.edges (job_id, step, upstream, kind, plan)
+    SELECT job.id, e.* FROM job, unnest(%(steps)s::integer[], %(upstreams)s::integer[],
+        %(kinds)s::text[], %(plans)s::integer[]) AS e
+    ON CONFLICT DO NOTHING
+)
+SELECT id FROM job;
 
 -- name: update_steps
 UPDATE intermission.steps AS s
@@ -52,12 +61,6 @@ WHERE s.job_id = %(job)s AND s.no = n.no;
 
 -- name: update_spec
 UPDATE intermission.jobs SET spec = %(spec)s, revision = revision + 1 WHERE id = %(job)s;
-
--- name: insert_edges
-INSERT INTO intermission.edges (job_id, step, upstream, kind, plan)
-SELECT %(job)s, * FROM unnest(%(steps)s::integer[], %(upstreams)s::integer[], %(kinds)s::text[],
-    %(plans)s::integer[])
-ON CONFLICT DO NOTHING;
 
 -- name: insert_tasks
 -- A task that is there under the same key stays; under another key it starts afresh.
@@ -208,14 +211,13 @@ RETURNING job_id, id, fence, attempts, step, idx, key, chunk;
 WHERE id = ANY(%(ids)s::bigint[])
 RETURNING job_id, id, fence, attempts, step, idx, key, chunk;
 
--- name: jobs_run
-UPDATE intermission.jobs SET state = 'running', updated_ms = %(now_ms)s
-WHERE id = ANY(%(jobs)s::bigint[]) AND state IN ('pending', 'draining');
-
 -- name: take_turns
 -- Counted by events, of which each of these jobs has just made one at least. Where two claims of
--- one job meet, the word of the first is as good as that of both.
-WITH free AS MATERIALIZED (
+-- one job meet, the word of the first is as good as that of both. Some have only begun.
+WITH running AS (
+    UPDATE intermission.jobs SET state = 'running', updated_ms = %(now_ms)s
+    WHERE id = ANY(%(starting)s::bigint[]) AND state IN ('pending', 'draining')
+), free AS MATERIALIZED (
     SELECT job_id FROM intermission.turns WHERE job_id = ANY(%(jobs)s::bigint[])
     ORDER BY job_id FOR NO KEY UPDATE SKIP LOCKED
 )

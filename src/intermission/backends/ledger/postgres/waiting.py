@@ -81,6 +81,8 @@ class Waiting(Reads):
     def _first_state(self, job_id: int, step: int) -> str:
         """`pending` for a step whose tasks surely can start; the others are looked at later."""
         edges = self._job(job_id).steps[step].edges
+        if not edges:
+            return "pending"
         if any(edge.kind is not EdgeKind.ONE for edge in edges):
             return "blocked"
         ((ready,),) = self._rows("satisfied", job=job_id, step=step)
