@@ -18,7 +18,7 @@ from queues.starts import started
 from intermission.engine.assignment import BATCH_MAX
 
 WORKERS = 2
-SETTINGS = f"{WORKERS} workers, batches of {BATCH_MAX:,}, LISTEN/NOTIFY, one INSERT"
+SETTINGS = f"{WORKERS} workers, batches of {BATCH_MAX:,}, LISTEN/NOTIFY, one COPY"
 _POLL_S = 1.0
 
 SCHEMA = """
@@ -35,11 +35,7 @@ CREATE TABLE events (
     task bigint NOT NULL, was text NOT NULL, now text NOT NULL, fence bigint NOT NULL, worker text
 );
 """
-INSERT = """
-INSERT INTO tasks (job, step, idx, state, key, chunk)
-SELECT 1, %(step)s, n, 'pending', lpad(to_hex(n), 40, '0'), '{"n":' || n || '}'
-FROM generate_series(%(first)s, %(first)s + %(count)s - 1) AS n
-"""
+_COPY = "COPY tasks (job, step, idx, state, key, chunk) FROM STDIN"
 _CLAIM = """
 WITH picked AS MATERIALIZED (
     SELECT id FROM tasks WHERE job = 1 AND state = 'pending' ORDER BY id LIMIT %(count)s
@@ -82,8 +78,12 @@ def prepare(url: str) -> None:
 
 
 def insert(db: psycopg.Connection, first: int, count: int, step: int = 1) -> None:
+    rows = (
+        f"1\t{step}\t{n}\tpending\t{n:040x}\t{{\"n\":{n}}}" for n in range(first, first + count)
+    )
     with db.transaction():
-        db.execute(INSERT, {"first": first, "count": count, "step": step})
+        with db.cursor().copy(_COPY) as copy:
+            copy.write("\n".join(rows) + "\n")
         db.execute("NOTIFY bench")
 
 

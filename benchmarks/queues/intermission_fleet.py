@@ -16,9 +16,8 @@ from intermission.app.fleet import Fleet
 from intermission.model import TaskState
 from intermission.settings import Settings
 
-WORKERS = 1
-SLOTS = 2
-SETTINGS = f"{WORKERS} worker with {SLOTS} slots, NOTIFY bell, one job"
+WORKERS = 2
+SETTINGS = f"{WORKERS} workers with 1 slot each, NOTIFY bell, one job"
 _PIPELINES = Path(__file__).with_name("pipelines.py")
 
 
@@ -28,7 +27,7 @@ def prepare(url: str) -> None:
 
 def work(url: str) -> None:
     argv = [sys.executable, "-m", "intermission", "worker", "--ledger", url]
-    os.execv(sys.executable, [*argv, "--slots", str(SLOTS)])
+    os.execv(sys.executable, [*argv, "--slots", "1"])
 
 
 @contextmanager

@@ -22,10 +22,12 @@ class Tally:
     warnings: list[str] = field(default_factory=list[str])
     """What its tasks warned of in this run, as `step: text`."""
     recent_s: float | None = None
-    """How long tasks take of late, of whichever step: what is claimed next is likely like them."""
+    """How long tasks of chunks take of late, of whichever step: the next are likely like them."""
     _means_s: dict[str, float] = field(default_factory=dict[str, float])
 
-    def finished(self, step: str, took_s: Sequence[float], adopted: int = 0) -> None:
+    def finished(
+        self, step: str, took_s: Sequence[float], adopted: int = 0, *, of_chunk: bool = True
+    ) -> None:
         """Tasks of a step ended well: so long each that was executed took, so many were adopted."""
         if adopted:
             self.adopted[step] += adopted
@@ -34,7 +36,8 @@ class Tally:
             mean_s = fmean(took_s)
             weight = 1 - (1 - _WEIGHT) ** len(took_s)
             self._means_s[step] = _moved(self._means_s.get(step), mean_s, weight)
-            self.recent_s = _moved(self.recent_s, mean_s, weight)
+            if of_chunk:  # a plan's time, say, tells nothing of the thousands that it found
+                self.recent_s = _moved(self.recent_s, mean_s, weight)
 
     def failed(self, step: str, message: str) -> None:
         self.failures[step] += 1

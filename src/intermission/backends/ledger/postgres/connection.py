@@ -171,6 +171,7 @@ def pool_of(url: str) -> ConnectionPool[psycopg.Connection[tuple[Any, ...]]]:
                 _conninfo(url),
                 connection_class=_bounded_class(),
                 kwargs={"autocommit": True, "prepare_threshold": None},
+                configure=_configure,
                 min_size=0,
                 max_size=POOL_MAX,
                 max_idle=_IDLE_MAX_S,
@@ -179,6 +180,12 @@ def pool_of(url: str) -> ConnectionPool[psycopg.Connection[tuple[Any, ...]]]:
                 open=True,
             )
         return _pools[url]
+
+
+def _configure(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    from intermission.backends.ledger.postgres.arrays import ArrayDumper
+
+    connection.adapters.register_dumper(list, ArrayDumper)
 
 
 @contextmanager
