@@ -7,13 +7,14 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench strace pgbouncer clean
+.PHONY: help demo test lint bench bench-fleet strace pgbouncer clean
 
 help:
 	@echo 'make demo   write down a minute of a talk; kill it and run it again'
 	@echo 'make test   everything: style, types, layers, tests'
 	@echo 'make lint   style, types and layers alone'
 	@echo 'make bench  the ledger and transcription, against their peers'
+	@echo 'make bench-fleet  PostgreSQL and the worker API, against theirs'
 
 demo: .venv/installed-transcribe talks/talk.mp4
 	$(BIN)/intermission run transcribe talks/talk.mp4
@@ -35,6 +36,10 @@ lint: .venv/installed-test
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/transcribe.py
+
+bench-fleet: .venv/installed-bench
+	$(BIN)/python benchmarks/postgres.py
+	$(BIN)/python benchmarks/worker_api.py
 
 # The crash tests stop a task at every system call. Without strace they skip, or fail under CI.
 strace:

@@ -1,9 +1,9 @@
-"""What the PostgreSQL ledger costs, against hand-written batch SQL on the same server.
+"""What a fleet on PostgreSQL costs, against other queues and hand-written SQL on the same server.
 
-`postgres.py --url URL` measures on a server of yours; without, it starts the one that the tests
-use, with fsync on, in a folder on the disk to measure. The limit keeps what a claim and a
-completion mean (SKIP LOCKED, attempts, fence and lease; compare-and-set; an event for every
-change; the same batches) and leaves out everything else. The two take turns, round by round.
+`--url URL` measures on a server of yours; without, it starts the one that the tests use, with
+fsync on, in a folder on the disk to measure. `--part` chooses: `rates` and `starts` are contests
+of whole queues with their workers, `ledger` is the ledger alone, `claims` is one claim beside many
+finished tasks, `snapshot` is work while nothing can be vacuumed. Contestants take turns.
 """
 
 from __future__ import annotations
@@ -11,228 +11,214 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psycopg
-from judging import require
-from psycopg.conninfo import make_conninfo
+import held_snapshot
+import queue_contest
+from database import fresh_database, serving
+from ledger_on_postgres import claims_beside_finished, ledger_rates
+from queue_contest import QUEUES
 
-from intermission.backends.ledger.postgres import PostgresLedger
-from intermission.backends.ledger.postgres.connection import close_pools
-from intermission.engine.assignment import BATCH_MAX
-from intermission.model import Completion, JobState
-from intermission.testing.jobs import chunks, completion, fan_job, job, mapped, plan, submit
+Found = dict[str, Any]
 
-TTL_S = 60.0
-FULL = {"rounds": 5, "tasks": 10_240, "finished": 1_000_000, "pending": 100_000, "claims": 100}
-QUICK = {"rounds": 1, "tasks": 1_024, "finished": 5_000, "pending": 2_000, "claims": 5}
-
-_SCHEMA = """
-CREATE TABLE tasks (
-    id bigint PRIMARY KEY, job bigint NOT NULL, step integer NOT NULL, idx integer NOT NULL,
-    state text NOT NULL, attempts integer NOT NULL DEFAULT 0, fence bigint NOT NULL DEFAULT 0,
-    lease_s double precision, worker text, started_ms bigint, ended_ms bigint,
-    key text NOT NULL, chunk text, result text, UNIQUE (job, step, idx)
-);
-CREATE INDEX claimable ON tasks (job, id) WHERE state = 'pending';
-CREATE INDEX held ON tasks (job) WHERE state = 'leased';
-CREATE TABLE events (
-    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at_ms bigint NOT NULL, job bigint NOT NULL,
-    task bigint NOT NULL, was text NOT NULL, now text NOT NULL, fence bigint NOT NULL, worker text
-);
-"""
-_INSERT = """
-INSERT INTO tasks (id, job, step, idx, state, key, chunk)
-SELECT n, 1, 1, n, 'pending', lpad(to_hex(n), 40, '0'), '{"n":' || n || '}'
-FROM generate_series(1, %s) AS n
-"""
-_CLAIM = """
-WITH picked AS MATERIALIZED (
-    SELECT id FROM tasks WHERE job = 1 AND state = 'pending' ORDER BY id LIMIT %(count)s
-    FOR UPDATE SKIP LOCKED
-), claimed AS (
-    UPDATE tasks SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = 'bench',
-        lease_s = extract(epoch FROM clock_timestamp()) + 60, started_ms = %(now_ms)s
-    WHERE id = ANY(ARRAY(SELECT id FROM picked))
-    RETURNING id, fence, attempts, step, idx, key, chunk
-), told AS (
-    INSERT INTO events (at_ms, job, task, was, now, fence, worker)
-    SELECT %(now_ms)s, 1, id, 'pending', 'leased', fence, 'bench' FROM claimed
-)
-SELECT * FROM claimed
-"""
-_COMPLETE = """
-WITH ended AS (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[], %(results)s::text[])
-        AS e (id, fence, result)
-), done AS (
-    UPDATE tasks AS t SET state = 'done', result = e.result, worker = NULL, lease_s = NULL,
-        ended_ms = %(now_ms)s
-    FROM ended AS e WHERE t.id = e.id AND t.fence = e.fence AND t.state = 'leased'
-    RETURNING t.id, t.fence
-), told AS (
-    INSERT INTO events (at_ms, job, task, was, now, fence, worker)
-    SELECT %(now_ms)s, 1, id, 'leased', 'done', fence, 'bench' FROM done
-)
-SELECT count(*) FROM done
-"""
-_UNFINISHED = """
-SELECT EXISTS (SELECT 1 FROM tasks WHERE job = 1 AND state = 'pending')
-    OR EXISTS (SELECT 1 FROM tasks WHERE job = 1 AND state = 'leased')
-"""
-_FINISHED = """
-INSERT INTO intermission.tasks (job_id, step, idx, state, key, chunk, result, updated_ms)
-SELECT %s, 1, n, 'done', lpad(to_hex(n), 40, '0'), '{"n":' || n || '}', 'null', 0
-FROM generate_series(0, %s - 1) AS n
-"""
+FULL: Found = {
+    "queues": list(QUEUES),
+    "start_queues": [name for name in QUEUES if name != "limit, 2 workers"],
+    "rounds": 3,
+    "tasks": {"procrastinate": 2_000, "dbos": 2_000, None: 20_000},
+    "starts": 100,
+    "ledger": 20_480,
+    "finished": [1_000, 10_000, 100_000, 1_000_000],
+    "pending": 100_000,
+    "claims": 100,
+    "snapshot_queues": list(held_snapshot.QUEUES),
+    "snapshot_s": 180.0,
+}
+QUICK: Found = {
+    "queues": ["intermission", "limit"],
+    "start_queues": ["intermission"],
+    "rounds": 1,
+    "tasks": {None: 200},
+    "starts": 5,
+    "ledger": 1_024,
+    "finished": [1_000, 2_000],
+    "pending": 1_000,
+    "claims": 5,
+    "snapshot_queues": ["intermission"],
+    "snapshot_s": 0.9,
+}
 
 
 def main() -> None:
+    parts = {
+        "rates": rates,
+        "starts": starts,
+        "ledger": ledger_alone,
+        "claims": claims,
+        "snapshot": snapshot,
+    }
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", action="append", choices=parts, help="all of them unless given")
     parser.add_argument("--quick", action="store_true", help="small sizes: does it work at all?")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--rounds", type=int, help="how often each contestant is measured")
     parser.add_argument("--url", help="a server where databases may be created")
     parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to measure")
     options = parser.parse_args()
-    sizes = dict(QUICK if options.quick else FULL)
-    sizes["rounds"] = options.rounds or sizes["rounds"]
-    with _server(options.url, options.folder) as url:
-        print(json.dumps(run(url, sizes), indent=2))
-        close_pools()
+    sizes = QUICK if options.quick else FULL
+    sizes = sizes | {"rounds": options.rounds or sizes["rounds"]}
+    with serving(options.url, options.folder) as url:
+        found = {name: parts[name](url, sizes) for name in options.part or parts}
+    print(json.dumps(found, indent=2) if options.json else table(found))
 
 
-@contextmanager
-def _server(url: str | None, folder: Path) -> Iterator[str]:
-    if url is not None:
-        yield url
-        return
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-    from servers.postgres import PostgresServer
-
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".bench-") as place:
-        settings = {"fsync": "on", "full_page_writes": "on", "max_wal_size": "8GB"}
-        server = PostgresServer(Path(place), shared_buffers="1GB", **settings)
-        server.start()
-        try:
-            yield server.url
-        finally:
-            server.stop()
-
-
-@contextmanager
-def _database(url: str) -> Iterator[str]:
-    name = f"bench_{time.time_ns()}"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-        try:
-            yield make_conninfo(url, dbname=name)
-        finally:
-            close_pools()
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
-
-
-def run(url: str, sizes: dict[str, int]) -> dict[str, Any]:
-    contestants: dict[str, Callable[[str, int], float]] = {"ledger": ledger, "limit": limit}
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(sizes["rounds"]):
-        for name, measure in contestants.items():
-            print(f"{number + 1}/{sizes['rounds']}: {name}", file=sys.stderr, flush=True)
-            with _database(url) as place:
-                rates[name].append(sizes["tasks"] / measure(place, sizes["tasks"]))
-    ratios = [a / b for a, b in zip(rates["ledger"], rates["limit"], strict=True)]
-    with _database(url) as place:
-        latencies = claims_beside_finished(place, sizes)
-    return {
-        "tasks": sizes["tasks"],
-        "per_second": {name: _spread(found) for name, found in rates.items()},
-        "of_the_limit": _spread(ratios),
-        "claim_ms": latencies,
-    }
-
-
-def ledger(url: str, count: int) -> float:
-    """Seconds to claim and complete so many light tasks, in batches of the engine's size."""
-    own = PostgresLedger(url)
-    made = submit(own, fan_job())
-    (first,) = own.claim("bench", 1, lease_ttl_s=TTL_S)
-    own.complete([completion(own, made, first, chunks(count))])
-    began_s, done = time.perf_counter(), 0
-    while done < count:
-        leases = own.claim("bench", BATCH_MAX, lease_ttl_s=TTL_S)
-        own.complete([Completion(lease.task_id, lease.fence, "null") for lease in leases])
-        done += len(leases)
-    took_s = time.perf_counter() - began_s
-    (join,) = own.claim("bench", 1, lease_ttl_s=TTL_S)
-    own.complete([Completion(join.task_id, join.fence, "null")])
-    require(own.jobs()[0].state is JobState.DONE, "the job has not ended")
-    return took_s
-
-
-def limit(url: str, count: int) -> float:
-    with psycopg.connect(url, autocommit=True) as db:
-        db.execute(_SCHEMA)
-        db.execute(_INSERT, (count,))
-        db.execute("VACUUM ANALYZE")
-        began_s = time.perf_counter()
-        while True:
-            now_ms = time.time_ns() // 1_000_000
-            rows = db.execute(_CLAIM, {"count": BATCH_MAX, "now_ms": now_ms}).fetchall()
-            if not rows:
-                break
-            ids, fences = [row[0] for row in rows], [row[1] for row in rows]
-            values = {"ids": ids, "fences": fences, "results": ["null"] * len(ids)}
-            with db.transaction():
-                db.execute(_COMPLETE, values | {"now_ms": now_ms})
-                db.execute(_UNFINISHED).fetchall()
-        took_s = time.perf_counter() - began_s
-        found = db.execute("SELECT count(*) FROM events").fetchone()
-        require(found == (2 * count,), f"{found} events")
-    return took_s
-
-
-def claims_beside_finished(url: str, sizes: dict[str, int]) -> dict[str, dict[str, float]]:
-    """Claims of one task, and of a batch: with nothing finished yet, and with very much."""
-    own = PostgresLedger(url)
-    made = submit(own, job(plan("cut"), mapped("hear", "cut"), key="pending"))
-    (first,) = own.claim("bench", 1, lease_ttl_s=TTL_S)
-    own.complete([completion(own, made, first, chunks(sizes["pending"]))])
-    with psycopg.connect(url, autocommit=True) as db:
-        db.execute("VACUUM ANALYZE")
-        found = {"nothing finished": _claims(own, sizes["claims"])}
-        old = submit(own, job(plan("cut"), mapped("hear", "cut"), key="finished"))
-        (row,) = own.jobs("finished")
-        db.execute(_FINISHED, (row.id, sizes["finished"]))
-        own.mark(old.key, JobState.DONE)
-        db.execute("VACUUM ANALYZE")
-    found[f"{sizes['finished']:,} finished"] = _claims(own, sizes["claims"])
+def _turns(
+    what: str, url: str, names: list[str], rounds: int, measure: Callable[[str, str], Any]
+) -> Found:
+    """Measurements by contestant, taken in turns; without those that are not installed."""
+    found: dict[str, list[Any]] = {}
+    for number in range(rounds):
+        for name in names:
+            _say(f"{what} {number + 1}/{rounds}: {name}")
+            with fresh_database(url) as place:
+                one = measure(name, place)
+            if one is not None:
+                found.setdefault(name, []).append(one)
     return found
 
 
-def _claims(own: PostgresLedger, count: int) -> dict[str, float]:
-    def timed(capacity: int) -> float:
-        began_s = time.perf_counter()
-        leases = own.claim("bench", capacity, lease_ttl_s=TTL_S)
-        took_s = time.perf_counter() - began_s
-        require(len(leases) == capacity, f"{len(leases)} leases")
-        return took_s * 1000
+def rates(url: str, sizes: Found) -> Found:
+    def measure(name: str, place: str) -> Any:
+        return queue_contest.measure("rate", name, _tasks(sizes, name), place)
 
-    single = sorted(timed(1) for _ in range(count))
-    batch = sorted(timed(BATCH_MAX // 8) for _ in range(max(1, count // 10)))
+    found = _turns("rates", url, sizes["queues"], sizes["rounds"], measure)
+    per_s = {name: [one["tasks_per_s"] for one in all] for name, all in found.items()}
     return {
-        "one, median": median(single),
-        "one, 99 of 100": single[int(len(single) * 0.99) - 1 if len(single) > 1 else 0],
-        f"{BATCH_MAX // 8}, median": median(batch),
+        name: {
+            "tasks": _tasks(sizes, name),
+            "settings": found[name][0]["settings"],
+            "tasks_per_s": spread(theirs),
+            "of_the_limit": spread(_quotients(theirs, per_s["limit"])),
+            "intermission_is": spread(_quotients(per_s["intermission"], theirs)),
+        }
+        for name, theirs in per_s.items()
     }
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+def _tasks(sizes: Found, name: str) -> int:
+    """Those that commit once for every task take long enough with fewer."""
+    return sizes["tasks"].get(name) or sizes["tasks"][None]
+
+
+def _quotients(ours: list[float], theirs: list[float]) -> list[float]:
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def starts(url: str, sizes: Found) -> Found:
+    def measure(name: str, place: str) -> Any:
+        return queue_contest.measure("starts", name, sizes["starts"], place)
+
+    found = _turns("starts", url, sizes["start_queues"], sizes["rounds"], measure)
+    rows: Found = {}
+    for name, rounds in found.items():
+        waited_ms = sorted(ms for one in rounds for ms in one["waited_ms"])
+        calls_ms = [ms for one in rounds for ms in one["calls_ms"]]
+        rows[name] = {
+            "p50_ms": median(waited_ms),
+            "p99_ms": _p99(waited_ms),
+            "call_p50_ms": median(calls_ms),
+        }
+    return rows
+
+
+def _p99(in_order: list[float]) -> float:
+    return in_order[int(len(in_order) * 0.99)]
+
+
+def ledger_alone(url: str, sizes: Found) -> Found:
+    found = [ledger_rates(url, sizes["ledger"]) for _ in range(sizes["rounds"])]
+    ours, limit = ([one[n] for one in found] for n in (0, 1))
+    return {
+        "tasks": sizes["ledger"],
+        "tasks_per_s": spread(ours),
+        "of_the_limit": spread(_quotients(ours, limit)),
+    }
+
+
+def claims(url: str, sizes: Found) -> Found:
+    with fresh_database(url) as place:
+        return claims_beside_finished(place, sizes["finished"], sizes["pending"], sizes["claims"])
+
+
+def snapshot(url: str, sizes: Found) -> Found:
+    found: Found = {}
+    for name in sizes["snapshot_queues"]:
+        _say(f"snapshot, {sizes['snapshot_s']:g} s: {name}")
+        with fresh_database(url) as place:
+            thirds = held_snapshot.measure(name, sizes["snapshot_s"], place)
+        if thirds is not None:
+            found[name] = thirds
+    return found
+
+
+def spread(values: list[float]) -> dict[str, float]:
     return {"median": median(values), "low": min(values), "high": max(values)}
+
+
+def table(found: Found) -> str:
+    lines: list[str] = []
+    if "rates" in found:
+        lines += ["| no-op tasks | per second | of the limit | Intermission is | settings |"]
+        lines += ["|---|---|---|---|---|"]
+        lines += [
+            f"| {name}, {row['tasks']:,} tasks | {_text(row['tasks_per_s'], ',.0f')} "
+            f"| {_text(row['of_the_limit'], '.2f')} | {_text(row['intermission_is'], '.3g')} times "
+            f"| {row['settings']} |"
+            for name, row in found["rates"].items()
+        ]
+    if "starts" in found:
+        lines += ["", "| from the call to the start | p50 | p99 | of it the call, p50 |"]
+        lines += ["|---|---|---|---|"]
+        lines += [
+            f"| {name} | {row['p50_ms']:.1f} ms | {row['p99_ms']:.1f} ms "
+            f"| {row['call_p50_ms']:.1f} ms |"
+            for name, row in found["starts"].items()
+        ]
+    if "ledger" in found:
+        row = found["ledger"]
+        lines += ["", f"The ledger alone, {row['tasks']:,} tasks claimed and completed: "]
+        lines[-1] += f"{_text(row['tasks_per_s'], ',.0f')} a second, "
+        lines[-1] += f"{_text(row['of_the_limit'], '.2f')} of the limit."
+    if "claims" in found:
+        lines += ["", "| finished tasks beside | a claim of one, p50 | p99 | of 256, p50 |"]
+        lines += ["|---|---|---|---|"]
+        lines += [
+            f"| {name} | {row['one_p50_ms']:.1f} ms | {row['one_p99_ms']:.1f} ms "
+            f"| {row['batch_p50_ms']:.1f} ms |"
+            for name, row in found["claims"].items()
+        ]
+    if "snapshot" in found:
+        lines += ["", "| under a snapshot | third | tasks per second | claim, p50 | p99 |"]
+        lines += ["|---|---|---|---|---|"]
+        lines += [
+            f"| {name} | {number} | {row['tasks_per_s']:,.0f} | {row['claim_p50_ms']:.1f} ms "
+            f"| {row['claim_p99_ms']:.1f} ms |"
+            for name, thirds in found["snapshot"].items()
+            for number, row in enumerate(thirds, 1)
+        ]
+    return "\n".join(lines).strip()
+
+
+def _text(values: dict[str, float], form: str) -> str:
+    median, low, high = (format(values[name], form) for name in ("median", "low", "high"))
+    return f"{median} ({low} to {high})"
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -26,12 +26,13 @@ from queues.starts import Starts
 
 QUEUES = {
     "intermission": "queues.intermission_fleet",
-    "limit": "queues.handwritten",
+    "limit": "queues.handwritten_alone",
+    "limit, 2 workers": "queues.handwritten",
     "procrastinate": "queues.procrastinate_queue",
     "pgqueuer": "queues.pgqueuer_queue",
     "dbos": "queues.dbos_queue",
 }
-OURS = ("intermission", "limit")
+OURS = ("intermission", "limit", "limit, 2 workers")
 _WARM = 20
 _GAP_S = (0.02, 0.06)
 _LOOK_EVERY_S = 0.02

@@ -165,7 +165,7 @@ def _claim(url: str, key: str) -> None:
     ids: list[int] = []
     while leases := ledger.claim("bench", 1, lease_ttl_s=TTL_S):
         ids += [lease.task_id for lease in leases]
-    print(json.dumps(ids))
+    print(json.dumps(ids), flush=True)
 
 
 if __name__ == "__main__":

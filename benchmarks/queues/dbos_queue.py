@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 from dbos import DBOS, DBOSClient, EnqueueOptions
+
 from queues.starts import started
 
 WORKERS = 2

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from queues.starts import started
 
 from intermission.engine.assignment import BATCH_MAX
+from queues.starts import started
 
 WORKERS = 2
 SETTINGS = f"{WORKERS} workers, batches of {BATCH_MAX:,}, LISTEN/NOTIFY, one COPY"
@@ -78,9 +78,7 @@ def prepare(url: str) -> None:
 
 
 def insert(db: psycopg.Connection, first: int, count: int, step: int = 1) -> None:
-    rows = (
-        f"1\t{step}\t{n}\tpending\t{n:040x}\t{{\"n\":{n}}}" for n in range(first, first + count)
-    )
+    rows = (f'1\t{step}\t{n}\tpending\t{n:040x}\t{{"n":{n}}}' for n in range(first, first + count))
     with db.transaction():
         with db.cursor().copy(_COPY) as copy:
             copy.write("\n".join(rows) + "\n")

@@ -14,6 +14,7 @@ import uvloop
 from pgqueuer import PgQueuer, Queries
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
+
 from queues.starts import started
 
 WORKERS = 2

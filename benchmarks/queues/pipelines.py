@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from queues.starts import started
-
 from intermission import Chunk, Pipeline, step
+from queues.starts import started
 
 
 class Item(Chunk):

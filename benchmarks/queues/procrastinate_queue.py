@@ -9,6 +9,7 @@ from pathlib import Path
 
 import procrastinate
 import psycopg
+
 from queues.starts import started
 
 WORKERS = 2

@@ -13,6 +13,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from intermission.backends.ledger.postgres import PostgresLedger
+from intermission.backends.ledger.postgres.arrays import array_text
 from intermission.backends.ledger.postgres.connection import close_pools, pool_of
 from intermission.errors import LedgerError, LedgerTooNew
 from intermission.model import (
@@ -62,6 +63,53 @@ def url(postgres: Databases) -> str:
 @pytest.fixture
 def ledger(url: str) -> PostgresLedger:
     return PostgresLedger(url)
+
+
+TEXTS = [
+    "",
+    " ",
+    "null",
+    "NULL",
+    '"',
+    "\\",
+    '\\"',
+    "{}",
+    "a,b",
+    '{"a": [1, "é"]}',
+    "\n\t",
+    "\U0001f3ac",
+]
+
+
+def test_texts_of_a_batch_come_back_as_they_were(ledger: PostgresLedger) -> None:
+    made = submit(ledger, job(plan("cut"), mapped("hear", "cut")))
+    (first,) = ledger.claim("w", 1, lease_ttl_s=TTL_S)
+    ledger.complete([completion(ledger, made, first, chunks(len(TEXTS)))])
+    leases = ledger.claim("w", len(TEXTS), lease_ttl_s=TTL_S)
+    done = [
+        Completion(lease.task_id, lease.fence, text)
+        for lease, text in zip(leases, TEXTS, strict=True)
+    ]
+    assert ledger.complete(done) == [True] * len(TEXTS)
+    assert [one.result for one in ledger.outputs(made.key, "hear") if one] == TEXTS
+
+
+def test_a_nul_in_a_text_is_refused_and_shifts_nothing(ledger: PostgresLedger) -> None:
+    made = submit(ledger, job(plan("cut"), mapped("hear", "cut")))
+    (first,) = ledger.claim("w", 1, lease_ttl_s=TTL_S)
+    ledger.complete([completion(ledger, made, first, chunks(2))])
+    leases = ledger.claim("w", 2, lease_ttl_s=TTL_S)
+    done = [Completion(lease.task_id, lease.fence, "a\0b") for lease in leases]
+    with pytest.raises(LedgerError, match="NUL"):
+        ledger.complete(done)
+    assert ledger.jobs()[0].total(TaskState.LEASED) == 2
+
+
+def test_columns_of_a_batch_are_written_as_arrays() -> None:
+    assert array_text([]) == "{}"
+    assert array_text([1, 2.5, True, None]) == "{1,2.5,True,NULL}"
+    assert array_text(['a"b', None, "c\\d", ""]) == '{"a\\"b",NULL,"c\\\\d",""}'
+    assert array_text(["a", "b"]) == '{"a","b"}'
 
 
 @contextmanager

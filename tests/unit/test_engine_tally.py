@@ -53,6 +53,16 @@ def test_one_short_task_does_not_make_those_of_late_short() -> None:
     assert tally.recent_s < 0.0001
 
 
+def test_a_task_that_is_one_of_a_kind_tells_nothing_of_those_to_come() -> None:
+    tally = Tally()
+    tally.finished("plan", 60.0, adopted=False, of_chunk=False)
+    assert tally.recent_s is None
+    tally.finished("light", 0.00001, adopted=False)
+    tally.finished("join", 60.0, adopted=False, of_chunk=False)
+    assert tally.recent_s == pytest.approx(0.00001)
+    assert tally.mean_s("join") == 60.0
+
+
 def test_failures_are_counted_and_the_last_is_kept() -> None:
     tally = Tally()
     tally.failed("hear", "it broke")
