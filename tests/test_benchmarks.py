@@ -9,27 +9,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "ledger.py"
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 def figures(found: Any) -> Iterator[float]:
     if isinstance(found, dict):
         for value in found.values():
             yield from figures(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from figures(value)
     elif isinstance(found, int | float):
         yield found
 
 
-def test_every_figure_comes_out(tmp_path: Path) -> None:
+def quick(name: str, folder: Path) -> Any:
     done = subprocess.run(
-        [sys.executable, BENCHMARK, "--quick", "--json", "--folder", tmp_path],
+        [sys.executable, BENCHMARKS / name, "--quick", "--json", "--folder", folder],
         capture_output=True,
         text=True,
         check=False,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_every_figure_comes_out(tmp_path: Path) -> None:
+    found = quick("ledger.py", tmp_path)
     assert {"intermission", "ledger alone", "limit"} <= found["light"].keys()
     assert {"intermission", "limit"} <= found["receipted"].keys()
     for contest in ("light", "receipted"):
@@ -40,4 +49,17 @@ def test_every_figure_comes_out(tmp_path: Path) -> None:
     assert len(found["sizes"]) > 1
     assert min(figures(found["half_done"])) > 0
     assert min(*figures(found["finished_run_s"]), *figures(found["help_s"])) > 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("postgres_server")  # which knows whether there is one to start
+def test_every_figure_of_a_fleet_comes_out(tmp_path: Path) -> None:
+    found = quick("postgres.py", tmp_path)
+    assert found.keys() == {"rates", "starts", "ledger", "claims", "snapshot"}
+    assert {"intermission", "limit"} <= found["rates"].keys()
+    assert found["rates"]["limit"]["of_the_limit"]["median"] == 1
+    assert found["starts"]["intermission"]["p50_ms"] <= found["starts"]["intermission"]["p99_ms"]
+    assert len(found["claims"]) > 1
+    assert len(found["snapshot"]["intermission"]) == 3
+    assert min(figures(found)) > 0
     assert not list(tmp_path.iterdir())

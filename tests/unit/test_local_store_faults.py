@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +67,7 @@ class System:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> System:
         monkeypatch.setattr(durable, "os", self)
+        monkeypatch.setattr(durable, "_named", {})  # what other tests made durable counts for none
         monkeypatch.setattr(local, "os", self)
         monkeypatch.setattr(
             local, "fcntl", SimpleNamespace(flock=self.flock, LOCK_EX=fcntl.LOCK_EX)
@@ -316,6 +318,22 @@ def test_the_second_object_in_a_folder_costs_two_syncs(
     store.create(f"{KEY}.2", NEW)
     assert len(system.synced()) == 2
     assert len(system.calls) <= 13
+
+
+def test_what_one_store_made_durable_another_knows_until_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = System().install(monkeypatch)
+    root = tmp_path / "above" / "a"
+    LocalStore(root).create(KEY, NEW)
+    system.calls.clear()
+    LocalStore(root).create(f"{KEY}.2", NEW)
+    assert len(system.synced()) == 2
+    shutil.rmtree(tmp_path / "above")
+    system.calls.clear()
+    LocalStore(root).create(KEY, NEW)
+    folders = {str(path) for path in (tmp_path, root.parent, root, root / "tasks")}
+    assert folders <= set(system.synced())
 
 
 def test_whoever_loses_sees_to_it_that_the_winner_stays(

@@ -7,7 +7,7 @@ the second answer would be a lie.
 """
 
 # The calls themselves are the subject here.
-# ruff: noqa: PTH102, PTH103, PTH106, PTH108, PTH116, PTH120
+# ruff: noqa: PTH102, PTH103, PTH106, PTH108, PTH112, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -194,6 +194,10 @@ class Folders:
         self._remember(folder, durable=True)
 
     def _settle_root(self) -> None:
+        missing = self.root
+        while not os.path.isdir(missing):  # the inode of what was there may be given out again
+            _named.pop(missing, None)
+            missing = os.path.dirname(missing)
         os.makedirs(self.root, exist_ok=True)
         if self._lasting:
             _settle_names(self.root)
