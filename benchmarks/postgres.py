@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to measure")
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
-    sizes = sizes | {"rounds": options.rounds or sizes["rounds"]}
+    sizes = sizes | {"rounds": options.rounds or sizes["rounds"], "folder": options.folder}
     with serving(options.url, options.folder) as url:
         found = {name: parts[name](url, sizes) for name in options.part or parts}
     print(json.dumps(found, indent=2) if options.json else table(found))
@@ -92,7 +92,7 @@ def _turns(
 
 def rates(url: str, sizes: Found) -> Found:
     def measure(name: str, place: str) -> Any:
-        return queue_contest.measure("rate", name, _tasks(sizes, name), place)
+        return queue_contest.measure("rate", name, _tasks(sizes, name), place, sizes["folder"])
 
     found = _turns("rates", url, sizes["queues"], sizes["rounds"], measure)
     per_s = {name: [one["tasks_per_s"] for one in all] for name, all in found.items()}
@@ -119,7 +119,7 @@ def _quotients(ours: list[float], theirs: list[float]) -> list[float]:
 
 def starts(url: str, sizes: Found) -> Found:
     def measure(name: str, place: str) -> Any:
-        return queue_contest.measure("starts", name, sizes["starts"], place)
+        return queue_contest.measure("starts", name, sizes["starts"], place, sizes["folder"])
 
     found = _turns("starts", url, sizes["start_queues"], sizes["rounds"], measure)
     rows: Found = {}

@@ -1,7 +1,7 @@
 """One measurement of one queue on PostgreSQL, in a process of its own, as JSON.
 
-`queue_contest.py rate NAME COUNT URL` is tasks a second from the first word of an enqueue to the
-last end; `queue_contest.py starts NAME COUNT URL` is how long each of so many tasks waited from
+`queue_contest.py rate NAME COUNT URL FOLDER` is tasks a second from the first word of an enqueue
+to the last end; with `starts` in place of `rate` it is how long each of so many tasks waited from
 the call that enqueues it until its own code ran, sent one at a time to workers that have nothing
 else to do. Workers are up, and have run a task, before anything is timed.
 """
@@ -39,9 +39,9 @@ _LOOK_EVERY_S = 0.02
 _WITHIN_S = 240.0
 
 
-def measure(what: str, name: str, count: int, url: str) -> dict[str, Any] | None:
+def measure(what: str, name: str, count: int, url: str, place: Path) -> dict[str, Any] | None:
     """What one contestant does in a fresh process; None if its package is not installed."""
-    argv = [sys.executable, __file__, what, name, str(count), url]
+    argv = [sys.executable, __file__, what, name, str(count), url, str(place)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         if "ModuleNotFoundError" in done.stderr and name not in OURS:
@@ -50,12 +50,12 @@ def measure(what: str, name: str, count: int, url: str) -> dict[str, Any] | None
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main(what: str, name: str, count: int, url: str) -> None:
+def main(what: str, name: str, count: int, url: str, place: Path) -> None:
     queue = importlib.import_module(QUEUES[name])
     if what == "work":
         queue.work(url)
         return
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
+    with tempfile.TemporaryDirectory(dir=place) as folder:
         starts = Starts(Path(folder))
         queue.prepare(url)
         with _workers(name, url, queue.WORKERS), queue.client(url, Path(folder)) as client:
@@ -67,7 +67,7 @@ def main(what: str, name: str, count: int, url: str) -> None:
 
 @contextmanager
 def _workers(name: str, url: str, count: int) -> Iterator[None]:
-    argv = [sys.executable, __file__, "work", name, "0", url]
+    argv = [sys.executable, __file__, "work", name, "0", url, "."]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     workers = [
         subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -117,4 +117,4 @@ def _starts(client: Any, starts: Starts, count: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
