@@ -82,7 +82,7 @@ TEXTS = [
 
 
 def test_texts_of_a_batch_come_back_as_they_were(ledger: PostgresLedger) -> None:
-    made = submit(ledger, job(plan("cut"), mapped("hear", "cut")))
+    made = submit(ledger, fan_job())
     (first,) = ledger.claim("w", 1, lease_ttl_s=TTL_S)
     ledger.complete([completion(ledger, made, first, chunks(len(TEXTS)))])
     leases = ledger.claim("w", len(TEXTS), lease_ttl_s=TTL_S)
@@ -95,7 +95,7 @@ def test_texts_of_a_batch_come_back_as_they_were(ledger: PostgresLedger) -> None
 
 
 def test_a_nul_in_a_text_is_refused_and_shifts_nothing(ledger: PostgresLedger) -> None:
-    made = submit(ledger, job(plan("cut"), mapped("hear", "cut")))
+    made = submit(ledger, fan_job())
     (first,) = ledger.claim("w", 1, lease_ttl_s=TTL_S)
     ledger.complete([completion(ledger, made, first, chunks(2))])
     leases = ledger.claim("w", 2, lease_ttl_s=TTL_S)

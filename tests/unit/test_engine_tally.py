@@ -55,10 +55,10 @@ def test_one_short_task_does_not_make_those_of_late_short() -> None:
 
 def test_a_task_that_is_one_of_a_kind_tells_nothing_of_those_to_come() -> None:
     tally = Tally()
-    tally.finished("plan", 60.0, adopted=False, of_chunk=False)
+    tally.finished("plan", [60.0], mapped=False)
     assert tally.recent_s is None
-    tally.finished("light", 0.00001, adopted=False)
-    tally.finished("join", 60.0, adopted=False, of_chunk=False)
+    tally.finished("light", [0.00001])
+    tally.finished("join", [60.0], mapped=False)
     assert tally.recent_s == pytest.approx(0.00001)
     assert tally.mean_s("join") == 60.0
 

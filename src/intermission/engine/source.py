@@ -41,8 +41,7 @@ def hash_files(*paths: Path) -> str:
     Read, not mapped: pages of a mapped file count as memory of the process that looked at them.
     """
     digest = blake3(max_threads=blake3.AUTO)
-    most = max((path.stat().st_size for path in paths), default=0)
-    buffer = bytearray(min(_BUFFER_BYTES, most + 1))
+    buffer = bytearray(min(_BUFFER_BYTES, 1 + sum(path.stat().st_size for path in paths)))
     for path in paths:
         with path.open("rb", buffering=0) as file:
             while count := file.readinto(buffer):

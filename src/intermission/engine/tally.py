@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -26,7 +25,7 @@ class Tally:
     _means_s: dict[str, float] = field(default_factory=dict[str, float])
 
     def finished(
-        self, step: str, took_s: Sequence[float], adopted: int = 0, *, of_chunk: bool = True
+        self, step: str, took_s: list[float], adopted: int = 0, mapped: bool = True
     ) -> None:
         """Tasks of a step ended well: so long each that was executed took, so many were adopted."""
         if adopted:
@@ -36,7 +35,7 @@ class Tally:
             mean_s = fmean(took_s)
             weight = 1 - (1 - _WEIGHT) ** len(took_s)
             self._means_s[step] = _moved(self._means_s.get(step), mean_s, weight)
-            if of_chunk:  # a plan's time, say, tells nothing of the thousands that it found
+            if mapped:  # a plan's time, say, tells nothing of the thousands that it found
                 self.recent_s = _moved(self.recent_s, mean_s, weight)
 
     def failed(self, step: str, message: str) -> None:

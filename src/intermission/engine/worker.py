@@ -280,8 +280,7 @@ class Worker:
         tally, step = assignment.tally, leases[0].step
         kept = list(compress(finished, accepted))
         executed_s = [took_s for _, done, took_s, _ in kept if not done.adopted]
-        of_chunk = leases[0].chunk is not None
-        tally.finished(step, executed_s, len(kept) - len(executed_s), of_chunk=of_chunk)
+        tally.finished(step, executed_s, len(kept) - len(executed_s), leases[0].chunk is not None)
         tally.warnings += [f"{step}: {text}" for *_, warnings in kept for text in warnings]
 
     def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Trouble) -> None:

@@ -56,10 +56,11 @@ class PostgresLedger(Claims):
         numbers = {spec.name: no for no, spec in enumerate(job.steps)}
         edges = [
             (no, numbers[edge.upstream], edge.kind, plan and numbers[plan])
-            for no, spec in enumerate(job.steps)
-            for edge in spec.edges
+            for no, step in enumerate(job.steps)
+            for edge in step.edges
             for plan in [job.step(edge.upstream).plan if edge.kind is EdgeKind.ALL else None]
         ]
+        spec = job.to_json()
         rows = self._rows(
             "insert_job",
             key=job.key,
@@ -67,7 +68,7 @@ class PostgresLedger(Claims):
             source=job.source.uri,
             priority=job.priority,
             begin_ms=job.not_before_ms,
-            spec=job.to_json(),
+            spec=spec,
             names=list(numbers),
             **_limits(job.steps),
             **{
@@ -79,7 +80,7 @@ class PostgresLedger(Claims):
             self._update_limits(job)
             return False
         ((id,),) = rows
-        self._jobs[id] = 0, job
+        self._keep(id, 0, spec)
         self._add(id, tasks)
         if any(job.step(task.step).edges for task in tasks) or not tasks:
             self._after_change(id)
