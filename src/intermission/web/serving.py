@@ -67,6 +67,8 @@ def serve(
         app = create_app(fleet, registry, pipelines=pipelines, roots=roots)
         config = uvicorn.Config(
             app,
+            loop="asyncio",  # whatever else is installed: these are what we know the limits of
+            http="h11",
             log_config=None,
             access_log=False,
             server_header=False,
