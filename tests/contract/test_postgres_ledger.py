@@ -214,6 +214,8 @@ def test_renewals_leave_nothing_for_a_vacuum(url: str, ledger: PostgresLedger) -
     _, leases = planned(ledger, "job", 50)
     beats = [Beat(*lease) for lease in leases]
     ledger.renew("w1", beats, lease_ttl_s=TTL_S)  # which makes them running
+    with psycopg.connect(url, autocommit=True) as connection:  # so that there is room on a page
+        connection.execute("VACUUM intermission.tasks")
     sql = (
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables "
         "WHERE schemaname = 'intermission' AND relname = 'tasks'"
