@@ -184,6 +184,8 @@ class StepSpec:
     gap: bool = False
     """A task that fails for good leaves a declared gap instead of failing the job."""
     publish: str | None = None
+    together: tuple[str, ...] = ()
+    """Tasks whose chunks agree in these fields are handed to a slot together."""
 
 
 @dataclass(frozen=True, slots=True)

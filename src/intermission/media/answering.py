@@ -8,10 +8,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import Protocol
 
+from intermission.media.encoding import encode
 from intermission.media.extraction import Extraction
-from intermission.media.opening import examine, open_container
+from intermission.media.opening import Examined, examine, open_container
 from intermission.media.order import Order
-from intermission.media.pictures import keyframes, pictures
+from intermission.media.pictures import keyframes, passage_of, pictures
+from intermission.media.soundtrack import SoundtrackWriter
+from intermission.media.surveying import survey
 from intermission.media.wav import WavWriter
 
 _PROGRESS_EVERY_S = 0.25
@@ -42,6 +45,38 @@ def answer(order: Order, say: Say, send: Callable[[bytes], None]) -> None:
         for ms, width, height, rgb in pictures(reopen, examined, order.at_ms, fd):
             say(frame={"ms": ms, "width": width, "height": height})
             send(rgb)
+    elif order.task == "survey":
+        found = survey(partial(open_container, fd, order.kind, order.limits), examined, fd)
+        say(film=asdict(found.film), keys=len(found.keys))
+        send(found.shown.tobytes() + found.keys.tobytes())
+    else:
+        _produce(order, examined, say, send)
+
+
+def _produce(order: Order, examined: Examined, say: Say, send: Callable[[bytes], None]) -> None:
+    """What a player is given: segments of pictures or of sound."""
+
+    def hand(what: str, rung: int, data: bytes) -> None:
+        say(piece={"what": what, "rung": rung, "bytes": len(data)})
+        send(data)
+
+    with open_container(order.source_fd, order.kind, order.limits) as container:
+        if order.encode is not None:
+            wanted = order.encode
+            decoded = passage_of(container, wanted.film, wanted.passage)
+            encode(decoded, wanted.film, wanted.passage, wanted.coding, hand, _Meter(say))
+        elif order.soundtrack is not None:
+            track = order.soundtrack
+            extraction = Extraction(
+                container,
+                examined,
+                SoundtrackWriter(track, hand),
+                track.rate_hz,
+                order.limits,
+                layout=track.layout,
+                stream=track.stream,
+            )
+            say(extracted=extraction.run(order.source_fd, _Meter(say)))
 
 
 class _Meter:

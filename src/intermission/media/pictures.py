@@ -13,6 +13,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from intermission.media import decoders
+from intermission.media.film import Film, Passage
 from intermission.media.opening import Examined, packets, raise_unless_damage
 from intermission.media.refusal import AGAIN, EXPORT, Refused
 
@@ -24,7 +25,7 @@ _SEEK_BEYOND_S = 5
 
 def keyframes(container: InputContainer, examined: Examined, fd: int) -> Iterator[int]:
     """Times of the key frames in ms, as the packets state them; nothing is decoded."""
-    stream = _film(container)
+    stream = film_of(container)
     if stream is None:
         return
     for other in container.streams:
@@ -55,9 +56,9 @@ def pictures(
             yield round(reel.time_s(frame) * 1000), frame.width, frame.height, _rgb(frame)
 
 
-def _playable(container: InputContainer) -> VideoStream:
+def playable(container: InputContainer) -> VideoStream:
     """The film, ready to be decoded."""
-    stream = _film(container)
+    stream = film_of(container)
     if stream is None:
         raise Refused("has no pictures.", EXPORT)
     if not decoders.is_allowed(stream):
@@ -67,12 +68,23 @@ def _playable(container: InputContainer) -> VideoStream:
     return stream
 
 
-def _film(container: InputContainer) -> VideoStream | None:
+def film_of(container: InputContainer) -> VideoStream | None:
     """The first video stream that is not cover art."""
     for stream in container.streams.video:
         if stream.codec_context is not None and not stream.disposition & Disposition.attached_pic:
             return stream
     return None
+
+
+def passage_of(container: InputContainer, film: Film, passage: Passage) -> Iterator[VideoFrame]:
+    """The pictures from a key frame at or before a passage on, to well beyond its end."""
+    stream = playable(container)
+    for other in container.streams:
+        if other is not stream:
+            other.discard = Discard.all
+    if passage.key is not None:
+        container.seek(passage.key, stream=stream)
+    return _decode(container, stream)
 
 
 class _Reel:
@@ -119,7 +131,7 @@ class _Reel:
         return self._shown
 
     def _rewound(self, container: InputContainer) -> None:
-        self._stream = _playable(container)
+        self._stream = playable(container)
         self._restart()
 
     def _seek(self, at_s: Fraction) -> bool:
@@ -134,15 +146,16 @@ class _Reel:
     def _restart(self) -> None:
         self._shown: VideoFrame | None = None
         self._ahead: VideoFrame | None = None
-        self._decoded = self._decode()
+        self._decoded = _decode(self._container, self._stream)
 
-    def _decode(self) -> Iterator[VideoFrame]:
-        for packet in packets(self._container, [self._stream]):
-            try:
-                decoded = packet.decode()
-            except av.error.InvalidDataError:
-                continue  # a damaged picture; the next may be whole
-            yield from (frame for frame in decoded if isinstance(frame, VideoFrame))
+
+def _decode(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+    for packet in packets(container, [stream]):
+        try:
+            decoded = packet.decode()
+        except av.error.InvalidDataError:
+            continue  # a damaged picture; the next may be whole
+        yield from (frame for frame in decoded if isinstance(frame, VideoFrame))
 
 
 def _rgb(frame: VideoFrame) -> bytes:

@@ -122,6 +122,13 @@ class Pipeline:
             raise self._wrong(
                 step, 'has on_error="gap" but is not mapped', "Only a chunk can be a gap."
             )
+        unknown = set(step.together) - set(step.mapped[1].model_fields if step.mapped else ())
+        if unknown:
+            raise self._wrong(
+                step,
+                f"names {unknown.pop()!r} in together, which is no field of its chunk",
+                "Name fields of the chunk it is mapped over.",
+            )
         publish = step.publish
         if publish is None and last and kind is not StepKind.PLAN:
             publish = f"{step.name}/{{index:05d}}/{{name}}" if step.mapped else "{name}"
@@ -142,6 +149,7 @@ class Pipeline:
             light=step.light,
             gap=step.gap,
             publish=publish,
+            together=step.together,
         )
 
     def _plan(self, step: Step) -> Step:

@@ -38,6 +38,7 @@ class Step:
         light: bool,
         on_error: Literal["fail", "gap"],
         publish: str | None,
+        together: tuple[str, ...],
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -51,6 +52,7 @@ class Step:
         self.light = light
         self.gap = on_error == "gap"
         self.publish = publish
+        self.together = together
         counts = {"version": version, "attempts": attempts, "concurrency": concurrency}
         for option, value in counts.items():
             if value is not None and value < 1:
@@ -219,6 +221,7 @@ def step(
     light: bool = False,
     on_error: Literal["fail", "gap"] = "fail",
     publish: str | None = None,
+    together: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Step]:
     """Make a function a step.
 
@@ -230,7 +233,9 @@ def step(
     cheaper to repeat than to store, so no receipt is written. `on_error="gap"`: a chunk that
     fails for good is None in the fan-in instead of failing the job. `publish`: the name of
     the task's file among the outputs, such as `"chunks/chunk_{index:04d}.txt"`; the last
-    steps of a pipeline publish their files as they are named.
+    steps of a pipeline publish their files as they are named. `together`: fields of the chunk;
+    tasks that agree in them run one after the other in one slot, where the first may prepare
+    what the others need: `ctx.together` is all of their chunks.
     """
 
     def wrap(function: Callable[..., Any]) -> Step:
@@ -246,6 +251,7 @@ def step(
             light=light,
             on_error=on_error,
             publish=publish,
+            together=together,
         )
 
     return wrap
