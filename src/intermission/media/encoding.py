@@ -105,11 +105,10 @@ class _Track:
         self._samples: list[Sample] = []
         header = BytesIO()
         self._container = _beginning(header, film)
-        self._stream = self._container.add_stream(
-            coding.encoder, rate=30, options=_options(coding, rung)
-        )
-        assert isinstance(self._stream, VideoStream)
-        context = self._stream.codec_context
+        stream = self._container.add_stream(coding.encoder, options=_options(coding, rung))
+        assert isinstance(stream, VideoStream)
+        self._stream = stream
+        context = stream.codec_context
         context.width, context.height = rung.width, rung.height
         context.pix_fmt = "yuv420p"
         context.time_base = self._tick

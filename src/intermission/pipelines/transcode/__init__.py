@@ -10,26 +10,27 @@ quality has its own receipt. Sound is encoded once, from end to end.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import tempfile
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from intermission import Chunk, Context, File, Pipeline, Source, step
+from intermission import Context, Pipeline, Source, step
 from intermission.errors import Permanent
 from intermission.media import Limits
+from intermission.media import probe as look
 from intermission.media.film import Coding, Film, Passage, Rung
-from intermission.media.info import AudioStream
+from intermission.media.fragments import Segment
 from intermission.media.order import Soundtrack
+from intermission.media.producing import cut, soundtrack, survey
 from intermission.pipelines.transcode import ladder as ladders
-from intermission.pipelines.transcode.codecs import ENCODERS, codecs_of, versions
+from intermission.pipelines.transcode.bench import Bench
+from intermission.pipelines.transcode.codecs import ENCODERS, versions
 from intermission.pipelines.transcode.ladder import Ladder, Quality, Rungs
 from intermission.pipelines.transcode.playlists import (
     Part,
@@ -38,6 +39,7 @@ from intermission.pipelines.transcode.playlists import (
     master_playlist,
     media_playlist,
 )
+from intermission.pipelines.transcode.shapes import Encoded, Package, Piece, Probed, Sound, Track
 from intermission.settings import current
 
 SegmentLength = Annotated[int, Field(ge=1, le=30, description="length of a segment, in seconds")]
@@ -54,68 +56,9 @@ AudioRate = Annotated[int, Field(ge=24, le=512, description="kbit/s of a stereo 
 SOUND_HZ = 48_000
 
 
-class Probed(BaseModel):
-    """What the source is, and when each of its pictures is shown."""
-
-    film: Film | None
-    audio: list[AudioStream]
-    duration_ms: int
-    stamps: File
-    keys: int
-
-
-class Piece(Chunk):
-    """A passage of the film in one quality."""
-
-    first: int
-    """The number of its first segment."""
-    segments: int
-    quality: str
-    width: int
-    height: int
-    kbps: int
-
-
-class Encoded(BaseModel):
-    """A passage in one quality."""
-
-    quality: str
-    codecs: str
-    init_sha256: str
-    parts: list[Part]
-
-
-class Track(Chunk):
-    """A track of sound."""
-
-    stream: int
-    channels: int
-    language: str
-    number: int
-
-
-class Sound(BaseModel):
-    """A track of sound, encoded."""
-
-    track: Track
-    codecs: str
-    parts: list[Part]
-
-
-class Package(BaseModel):
-    """What can be played, and what cannot."""
-
-    files: list[File]
-    complete: list[str]
-    incomplete: list[str]
-
-
 @step(version=1)
 def probe(ctx: Context, source: Source) -> Probed:
     """Find out what the source is, and when each of its pictures is shown."""
-    from intermission.media import probe as look
-    from intermission.media.producing import survey
-
     limits = Limits.of(current())
     path = ctx.out("stamps")
     info = look(source.path, limits=limits)
@@ -184,92 +127,22 @@ def encode(
     encoder: Encoder = "",
 ) -> Encoded:
     """Encode a passage; with it, in the same go, the other qualities this slot was given."""
-    assert ctx.folder is not None
     assert probe.film is not None
-    if piece not in _bench.made:
-        wanted = sorted({piece, *ctx.together}, key=lambda one: -one.width * one.height)
+    if not _bench.has(piece):
+        others = [one for one in ctx.together if isinstance(one, Piece) and one != piece]
+        wanted = sorted([piece, *others], key=lambda one: (-one.width * one.height, one.quality))
         coding = Coding(codec, ENCODERS[codec], preset, crf, threads)
-        _bench.make(ctx, source, probe, wanted, segment_seconds, coding)
+        length_s = piece.segments * segment_seconds
+        (passage,) = (
+            replace(one, rungs=tuple(Rung(rung.width, rung.height, rung.kbps) for rung in wanted))
+            for one in _passages(probe, probe.film, segment_seconds, length_s)
+            if one.first_segment == piece.first
+        )
+        _bench.make(ctx, source, probe.film, passage, coding, wanted)
     return _bench.take(piece, ctx)
 
 
-@dataclass
-class _Made:
-    """A quality that was encoded, and where it waits for its task."""
-
-    folder: Path
-    encoded: Encoded
-
-
-class _Bench:
-    """What a slot has encoded and not handed over yet: the qualities of one passage."""
-
-    def __init__(self) -> None:
-        self.made: dict[Piece, _Made] = {}
-        self._folder: Path | None = None
-
-    def make(
-        self,
-        ctx: Context,
-        source: Source,
-        probe: Probed,
-        wanted: list[Piece],
-        segment_seconds: int,
-        coding: Coding,
-    ) -> None:
-        from intermission.media.producing import encode
-
-        assert ctx.folder is not None
-        assert probe.film is not None
-        self._clear()
-        self._folder = Path(tempfile.mkdtemp(prefix="bench-", dir=ctx.folder.parent))
-        film, first = probe.film, wanted[0]
-        passage = _passage(probe, film, segment_seconds, first, wanted)
-        making = [_Made(self._folder / one.quality, _begun(one)) for one in wanted]
-        for one in making:
-            one.folder.mkdir()
-
-        def keep(rung: int, data: bytes, found: Any) -> None:
-            made = making[rung]
-            if found is None:
-                made.encoded.codecs = codecs_of(data)
-                made.encoded.init_sha256 = hashlib.sha256(data).hexdigest()
-                name = "init.mp4"
-            else:
-                name = f"seg_{found.number:05d}.m4s"
-                part = Part(name=name, start=found.start, end=found.end, size_bytes=len(data))
-                made.encoded.parts.append(part)
-            if found is not None or first.first == 0:
-                (made.folder / name).write_bytes(data)
-
-        encode(
-            source.path,
-            film,
-            passage,
-            coding,
-            keep,
-            wall_s=_wall_s(film, passage, coding),
-            limits=Limits.of(current()),
-            on_progress=ctx.progress,
-        )
-        self.made = dict(zip(wanted, making, strict=True))
-
-    def take(self, piece: Piece, ctx: Context) -> Encoded:
-        made = self.made.pop(piece)
-        for path in sorted(made.folder.iterdir()):
-            path.rename(ctx.out(f"{piece.quality}/{path.name}"))
-        if not self.made:
-            self._clear()
-        return made.encoded
-
-    def _clear(self) -> None:
-        self.made = {}
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-
-
-_bench = _Bench()
+_bench = Bench()
 
 
 @step(version=1)
@@ -296,17 +169,15 @@ def sound(
     encoder: Encoder = "",
 ) -> Sound:
     """Encode a track of sound, from end to end."""
-    from intermission.media.producing import soundtrack
-
     parts: list[Part] = []
     folder = f"audio/{track.number}"
 
-    def keep(_: int, data: bytes, found: Any) -> None:
-        name = "init.mp4" if found is None else f"seg_{found.number:05d}.m4s"
-        ctx.out(f"{folder}/{name}").write_bytes(data)
-        if found is not None:
-            size_bytes = len(data)
-            parts.append(Part(name=name, start=found.start, end=found.end, size_bytes=size_bytes))
+    def keep(_: int, data: bytes, found: Segment | None) -> None:
+        if found is None:
+            ctx.out(f"{folder}/init.mp4").write_bytes(data)
+        else:
+            parts.append(Part.of(found, len(data)))
+            ctx.out(f"{folder}/{parts[-1].name}").write_bytes(data)
 
     layout = "stereo" if track.channels > 1 else "mono"
     wanted = Soundtrack(track.stream, SOUND_HZ, layout, audio_kbps, segment_seconds)
@@ -360,37 +231,10 @@ def verdict(package: Package, required: str = "all") -> list[str]:
     return package.complete
 
 
-def _passages(probe: Probed, film: Film, segment_seconds: int, chunk_seconds: int) -> list[Passage]:
-    from intermission.media.producing import cut
-
+def _passages(probe: Probed, film: Film, segment_s: int, passage_s: int) -> list[Passage]:
     stamps = array("q", probe.stamps.read_bytes())
     shown, keys = stamps[: film.frames], stamps[film.frames :]
-    return cut(film, shown, keys, segment_s=segment_seconds, passage_s=chunk_seconds)
-
-
-def _passage(
-    probe: Probed, film: Film, segment_seconds: int, first: Piece, wanted: list[Piece]
-) -> Passage:
-    """The passage of a piece, cut out of the whole again."""
-    from dataclasses import replace
-
-    rungs = tuple(Rung(one.width, one.height, one.kbps) for one in wanted)
-    for passage in _passages(probe, film, segment_seconds, first.segments * segment_seconds):
-        if passage.first_segment == first.first:
-            return replace(passage, rungs=rungs)
-    raise Permanent(f"there is no segment {first.first}.")
-
-
-def _begun(piece: Piece) -> Encoded:
-    return Encoded(quality=piece.quality, codecs="", init_sha256="", parts=[])
-
-
-def _wall_s(film: Film, passage: Passage, coding: Coding) -> float:
-    """How long encoding may take: by the pictures it has to make, a slow machine's hour at most."""
-    pixels = passage.frames * sum(rung.width * rung.height for rung in passage.rungs)
-    per_pixel_s = {"h264": 4e-7, "hevc": 4e-6, "av1": 4e-6}[coding.codec]
-    decoding_s = film.end / film.scale * 2
-    return 120 + pixels * per_pixel_s + decoding_s
+    return cut(film, shown, keys, segment_s=segment_s, passage_s=passage_s)
 
 
 def _fps(film: Film) -> Fraction:
@@ -407,7 +251,7 @@ def _pictures(probe: Probed, quality: Quality, encoded: list[Encoded | None]) ->
     whole = (
         bool(parts)
         and parts[-1].end == probe.film.end
-        and all(before.end == after.start for before, after in zip(parts, parts[1:], strict=False))
+        and all(before.end == after.start for before, after in pairwise(parts))
     )
     return Rendition(
         name=quality.name,

@@ -12,6 +12,8 @@ from xml.sax.saxutils import quoteattr
 
 from pydantic import BaseModel
 
+from intermission.media.fragments import Segment
+
 SOUND_GROUP = "sound"
 
 
@@ -22,6 +24,11 @@ class Part(BaseModel):
     start: int
     end: int
     size_bytes: int
+
+    @classmethod
+    def of(cls, found: Segment, size_bytes: int) -> Part:
+        name = f"seg_{found.number:05d}.m4s"
+        return cls(name=name, start=found.start, end=found.end, size_bytes=size_bytes)
 
 
 class Rendition(BaseModel):
