@@ -1,9 +1,9 @@
 """Media segments of fragmented MP4, written and read back: bytes only, no libav.
 
-A segment holds consecutive samples in decoding order. Decoding times are the presentation times,
-sorted: the first sample is decoded when it is shown, and a sample that is shown before one that
-was decoded earlier has a negative offset. So a segment begins exactly where the one before it
-ends, whichever process wrote it, and no edit list is needed. Nothing else goes into the bytes.
+A segment holds consecutive samples in decoding order, the first of which is shown first. It is
+decoded when it is shown, and no sample is decoded after it is shown. So a segment begins exactly
+where the one before it ends, whichever process wrote it; there are no edit lists and no negative
+times, which players understand in different ways. Nothing else goes into the bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 _KEY, _NOT_KEY = 0x02000000, 0x01010000
 _STYP = b"\x00\x00\x00\x18stypmsdh\x00\x00\x00\x00msdhmsix"
@@ -48,7 +48,7 @@ class Segment:
 
 def segment(number: int, samples: Sequence[Sample], end: int, *, track: int = 1) -> bytes:
     """The samples as one segment that lasts until `end`. Their times must differ."""
-    decoded = sorted(sample.pts for sample in samples)
+    decoded = decoding_times([sample.pts for sample in samples])
     lengths = [after - at for at, after in pairwise([*decoded, end])]
     is_even = len(set(lengths)) == 1 and all(sample.is_key for sample in samples)
     if is_even:
@@ -79,6 +79,26 @@ def segment(number: int, samples: Sequence[Sample], end: int, *, track: int = 1)
         ),
     )
     return b"".join((_STYP, moof, _box(b"mdat", *(sample.data for sample in samples))))
+
+
+def decoding_times(shown: Sequence[int]) -> list[int]:
+    """When samples that are shown at these times are decoded, in the same order.
+
+    As evenly as possible: each as much before it is shown as the latest of them needs. Those at
+    the beginning share what time there is, because nothing may be decoded before the first.
+    """
+    latest = list(accumulate(reversed(shown), min))[::-1]
+    even, start = sorted(shown), shown[0]
+    early = max(at - last for at, last in zip(even, latest, strict=True))
+    crowd = sum(at - early <= start for at in even)
+    step = max(1, (even[min(1, len(even) - 1)] - start) // (crowd + 1))
+    times = [max(at - early, start + n * step) for n, at in enumerate(even)]
+    following = latest[-1] + 1
+    for n in reversed(range(len(times))):
+        times[n] = following = min(times[n], latest[n], following - 1)
+    if times[0] != start:
+        raise ValueError("the first sample is not shown first, or the ticks are too coarse")
+    return times
 
 
 def read_segment(data: bytes) -> Segment:

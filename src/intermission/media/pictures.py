@@ -83,7 +83,8 @@ def passage_of(container: InputContainer, film: Film, passage: Passage) -> Itera
         if other is not stream:
             other.discard = Discard.all
     if passage.key is not None:
-        container.seek(passage.key, stream=stream)
+        at_s = Fraction(passage.key, film.scale)
+        container.seek(int(at_s / (stream.time_base or 1)), stream=stream)
     return _decode(container, stream)
 
 

@@ -20,6 +20,8 @@ from intermission.media.pictures import Reopen, playable
 from intermission.media.refusal import AGAIN, Refused
 
 _FIRST_PACKETS = 64
+SCALE_MIN = 10_000
+"""Ticks a second, at least: between two pictures there must be room for others to be decoded."""
 _INTERLACED = {2: "tff", 3: "bff", 4: "tff", 5: "bff"}
 
 
@@ -55,7 +57,8 @@ def _survey(
     container: InputContainer, stream: VideoStream, first: VideoFrame, examined: Examined
 ) -> Survey:
     base = stream.time_base or Fraction(1, 90_000)
-    scale = base.denominator
+    finer = -(-SCALE_MIN // base.denominator)
+    scale, ticks = base.denominator * finer, base.numerator * finer
     origin = round(examined.origin_s * scale)
     shown, keys, durations, count = array("q"), array("q"), 0, 0
     for packet in packets(container, [stream]):
@@ -63,11 +66,11 @@ def _survey(
             continue
         count += 1
         if packet.pts is not None:
-            at = packet.pts * base.numerator - origin
+            at = packet.pts * ticks - origin
             shown.append(at)
             if packet.is_keyframe:
                 keys.append(at)
-            durations = (packet.duration or 0) * base.numerator
+            durations = (packet.duration or 0) * ticks
     if not count:
         raise Refused("has no pictures.", AGAIN)
     shown, keys = array("q", sorted(shown)), array("q", sorted(keys))
@@ -83,7 +86,8 @@ def _survey(
 def _counted(stream: VideoStream, count: int) -> tuple[array[int], int]:
     """Pictures that do not say when they are shown follow each other evenly."""
     rate = stream.average_rate or stream.guessed_rate or Fraction(25)
-    return array("q", (n * rate.denominator for n in range(count))), rate.numerator
+    finer = -(-SCALE_MIN // rate.numerator)
+    return array("q", (n * rate.denominator * finer for n in range(count))), rate.numerator * finer
 
 
 def _first_picture(container: InputContainer, stream: VideoStream) -> VideoFrame:
