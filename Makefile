@@ -7,13 +7,13 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench strace clean
+.PHONY: help demo test lint bench strace chromium clean
 
 help:
 	@echo 'make demo   write down a minute of a talk; kill it and run it again'
 	@echo 'make test   everything: style, types, layers, tests'
 	@echo 'make lint   style, types and layers alone'
-	@echo 'make bench  the ledger and transcription, against their peers'
+	@echo 'make bench  the ledger, transcription and transcoding, against their peers'
 
 demo: .venv/installed-transcribe talks/talk.mp4
 	$(BIN)/intermission run transcribe talks/talk.mp4
@@ -23,7 +23,7 @@ talks/talk.mp4: | .venv/bin/python
 	$(BIN)/python examples/fetch_talk.py $@
 
 # Twice as many at a time as there are cores: half of what the tests do is wait.
-test: lint strace
+test: lint strace chromium
 	$(BIN)/python -m pytest -n $$((2 * $$(nproc))) --dist worksteal
 
 lint: .venv/installed-test
@@ -35,11 +35,17 @@ lint: .venv/installed-test
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/transcribe.py
+	$(BIN)/python benchmarks/transcode.py
 
 # The crash tests stop a task at every system call. Without strace they skip, or fail under CI.
 strace:
 	@command -v strace >/dev/null || { $(APT) strace; } >/dev/null \
 		|| echo 'strace is missing and cannot be installed here'
+
+# A browser plays what was transcoded. Without one those tests skip, or fail under CI.
+chromium:
+	@command -v chromium >/dev/null || { $(APT) chromium; } >/dev/null \
+		|| echo 'chromium is missing and cannot be installed here'
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(APT) python3-venv; } >/dev/null || true

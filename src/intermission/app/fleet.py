@@ -10,6 +10,7 @@ from typing import Any
 
 from intermission.app.composition import App
 from intermission.app.places import Place, as_place
+from intermission.app.preview import Previews
 from intermission.app.run import start_guardian
 from intermission.backends.bell import open_bells
 from intermission.backends.notices.imds import watching
@@ -120,11 +121,18 @@ def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str 
         fleet = Fleet(settings)
         ledger = held.enter_context(closing(fleet.open_ledger()))
         bells = [held.enter_context(closing(bell)) for bell in open_bells(settings)]
+        previews = held.enter_context(closing(Previews()))
+
+        def open_job(key: str) -> Assignment:
+            assignment = fleet.open_job(ledger, key)
+            previews.watch(assignment, load(assignment.job.ref))
+            return assignment
+
         worker = FleetWorker(
             guardian,
             settings,
             ledger,
-            lambda key: fleet.open_job(ledger, key),
+            open_job,
             bells=bells,
             clock=fleet.app.clock,
         )

@@ -18,7 +18,14 @@ from typing import Any
 
 from intermission.engine.plan import parts, together, with_gaps
 from intermission.engine.publish import publish
-from intermission.engine.receipt import FetchedFiles, adopt, attempt_prefix, commit, new_attempt
+from intermission.engine.receipt import (
+    FetchedFiles,
+    adopt,
+    attempt_prefix,
+    commit,
+    new_attempt,
+    receipt_key,
+)
 from intermission.engine.source import FetchedSource, SourceCheck
 from intermission.errors import Permanent
 from intermission.model import (
@@ -194,7 +201,7 @@ def _call(
             log=hooks.log,
             report=hooks.report,
             is_cancelled=hooks.is_cancelled,
-            together=[_chunk(step, one) for one in batch] if spec.together else (),
+            together=_unfinished(work, spec, step, batch) if spec.together else (),
         )
     reached("before-step")
     result = step.function(**arguments)
@@ -202,6 +209,12 @@ def _call(
     if spec.reads_source:
         work.check_source(work.job.source)
     return step.encode(result, folder)
+
+
+def _unfinished(work: Work, spec: StepSpec, step: Step, batch: Sequence[Lease]) -> list[Chunk]:
+    """The chunks of a batch that have no receipt yet, maybe of another job: the work there is."""
+    left = [one for one in batch if work.store.stat(receipt_key(spec.name, one.key)) is None]
+    return [_chunk(step, one) for one in left]
 
 
 def _arguments(work: Work, spec: StepSpec, step: Step, lease: Lease) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from io import BytesIO
 from typing import Protocol
 
 import av
+import av.error
 from av.container import OutputContainer
 from av.video.frame import PictureType, VideoFrame
 from av.video.stream import VideoStream
@@ -21,12 +22,17 @@ from av.video.stream import VideoStream
 from intermission.media.film import Coding, Film, Passage, Rung
 from intermission.media.fragments import Sample, segment
 from intermission.media.refusal import AGAIN, Refused
-from intermission.media.scaling import in_all_sizes
+from intermission.media.scaling import in_all_sizes, tags
 
 _START_CODE = re.compile(b"\\x00\\x00\\x00?\\x01")
 _LONG = 1 << 20
 """No key frame comes by itself: those that are wanted are asked for."""
 _TAGS = {"hevc": "hvc1"}
+_USUAL_RANGE = 1
+_DELIMITER = b"\x12\x00"
+"""Begins every picture of AV1 in a stream; in MP4 it is left out."""
+_NO_DEVICE = "Leave out --hardware, or run it where there is such a device with its driver."
+_OTHER_SETTINGS = "Check --preset, --codec and --ladder."
 
 
 class Hand(Protocol):
@@ -36,64 +42,85 @@ class Hand(Protocol):
 
 
 def encode(
-    decoded: Iterator[VideoFrame],
+    coming: Iterator[tuple[int, VideoFrame]],
+    tracks: Sequence[Track],
     film: Film,
     passage: Passage,
     coding: Coding,
     hand: Hand,
     progress: Callable[[float], None],
+    known: Callable[[], Sequence[int]],
 ) -> None:
-    """Encode the pictures of a passage. Raises `Refused` if they are not those it has."""
-    tracks = [_Track(film, passage, coding, rung) for rung in passage.rungs]
+    """Encode the pictures of a passage, a track for each of its rungs.
+
+    Raises `Refused` if they are not those it has. `known` is asked only then: it tells when every
+    picture of the film is shown.
+    """
     for n, track in enumerate(tracks):
         hand("init", n, track.init)
     start, length = passage.cuts[0], passage.end - passage.cuts[0]
-    count = 0
-    for at, sizes in _wanted(in_all_sizes(decoded, film, passage.rungs, coding), film, passage):
-        count += 1
+    seen: list[int] = []
+    stamped = _stamped(coming, film)
+    for sizes in in_all_sizes(stamped, film, passage.rungs, coding):
+        at = _time(sizes[0], film)
+        if at >= passage.end:
+            break
+        if at < start:
+            continue
+        seen.append(at)
         for n, picture in enumerate(sizes):
             for data in tracks[n].take(picture, at):
                 hand("segment", n, data)
         progress((at - start) / length)
-    if count != passage.frames:
-        raise Refused(
-            f"is damaged: between {_seconds(start, film)} and {_seconds(passage.end, film)} it has "
-            f"{passage.frames} pictures, of which {count} can be decoded.",
-            AGAIN,
-        )
+    if len(seen) != passage.frames:
+        raise _damage(film, passage, seen, known())
     for n, track in enumerate(tracks):
         for data in track.finish():
             hand("segment", n, data)
 
 
-def _wanted(
-    pictures: Iterator[list[VideoFrame]], film: Film, passage: Passage
-) -> Iterator[tuple[int, list[VideoFrame]]]:
-    """The pictures of the passage, each with its time."""
-    last = passage.cuts[0] - 1
-    for number, sizes in enumerate(pictures):
-        at = _time(sizes[0], film) if film.has_stamps else number * passage.end // film.frames
-        if at >= passage.end:
-            return
-        if at < passage.cuts[0]:
-            continue
-        if at <= last:
-            raise Refused(f"shows two pictures at {_seconds(at, film)}.", AGAIN)
-        last = at
-        yield at, sizes
+def _stamped(coming: Iterator[tuple[int, VideoFrame]], film: Film) -> Iterator[VideoFrame]:
+    """Pictures that carry their times through all filters."""
+    tick = Fraction(1, film.scale)
+    for at, picture in coming:
+        picture.pts, picture.time_base = at, tick
+        yield picture
 
 
 def _time(picture: VideoFrame, film: Film) -> int:
-    if picture.pts is None or picture.time_base is None:
-        raise Refused("has a picture without a time.", AGAIN)
-    return round(picture.pts * picture.time_base * film.scale) - film.origin
+    assert picture.pts is not None
+    assert picture.time_base is not None
+    base = picture.time_base  # a filter may have made it finer
+    return picture.pts * base.numerator * film.scale // base.denominator
 
 
-def _seconds(at: int, film: Film) -> str:
-    return f"{at / film.scale:.3f} s"
+def _damage(film: Film, passage: Passage, seen: Sequence[int], shown: Sequence[int]) -> Refused:
+    start, end = passage.cuts[0], passage.end
+    wanted = {at for at in shown if start <= at < end}
+    where = min(wanted.symmetric_difference(seen), default=start) / film.scale
+    return Refused(
+        f"is damaged at {where:.3f} s: from {start / film.scale:.3f} to {end / film.scale:.3f} s "
+        f"it has {passage.frames} pictures, and {len(seen)} of them can be decoded.",
+        AGAIN,
+    )
 
 
-class _Track:
+def started(film: Film, passage: Passage, coding: Coding) -> list[Track]:
+    """An encoder for each rung. Raises `Refused` if there is none that does what is wanted."""
+    try:
+        return [Track(film, passage, coding, rung) for rung in passage.rungs]
+    except av.error.FFmpegError as e:
+        if isinstance(e, MemoryError):
+            raise
+        sizes = ", ".join(f"{rung.width}x{rung.height}" for rung in passage.rungs)
+        raise Refused(
+            f"cannot be encoded: {coding.encoder} does not start here, for {sizes} with the preset "
+            f"{coding.preset} ({e.strerror}).",
+            _NO_DEVICE if coding.is_hardware else _OTHER_SETTINGS,
+        ) from e
+
+
+class Track:
     """One quality's encoder, and its segments in the making."""
 
     def __init__(self, film: Film, passage: Passage, coding: Coding, rung: Rung) -> None:
@@ -110,8 +137,11 @@ class _Track:
         self._stream = stream
         context = stream.codec_context
         context.width, context.height = rung.width, rung.height
-        context.pix_fmt = "yuv420p"
+        context.pix_fmt = coding.pix_fmt
+        context.color_primaries, context.color_trc, context.colorspace = tags(film, coding)
+        context.color_range = _USUAL_RANGE
         context.time_base = self._tick
+        context.framerate = _rate(film)
         context.thread_count = coding.threads
         context.gop_size = _LONG
         if coding.codec in _TAGS:
@@ -138,7 +168,8 @@ class _Track:
             assert packet.pts is not None
             if packet.is_keyframe and self._samples:
                 yield self._segment(packet.pts)
-            data = bytes(packet) if self._is_av1 else _with_lengths(bytes(packet))
+            data = bytes(packet)
+            data = data.removeprefix(_DELIMITER) if self._is_av1 else _with_lengths(data)
             self._samples.append(Sample(data, packet.pts, packet.is_keyframe))
 
     def _segment(self, end: int) -> bytes:
@@ -146,6 +177,12 @@ class _Track:
         data = segment(self._number, samples, end)
         self._number += 1
         return data
+
+
+def _rate(film: Film) -> Fraction:
+    """Pictures a second on average: what a rate control goes by."""
+    rate = Fraction(film.frames * film.scale, film.end).limit_denominator(1001)
+    return max(Fraction(1), min(rate, Fraction(240)))
 
 
 def _beginning(header: BytesIO, film: Film) -> OutputContainer:
@@ -164,16 +201,22 @@ def _options(coding: Coding, rung: Rung) -> dict[str, str]:
         "maxrate": f"{rung.kbps}k",
         "bufsize": f"{2 * rung.kbps}k",
         "preset": coding.preset,
-        "crf": str(coding.crf),
         "flags": "+global_header+bitexact",
     }
+    if coding.is_hardware:
+        own = {"rc": "vbr", "cq": str(coding.crf), "b": "0", "forced-idr": "1", "no-scenecut": "1"}
+        return options | own
+    options["crf"] = str(coding.crf)
     own = {
         "libx264": {"forced-idr": "1", "x264-params": "scenecut=0:open-gop=0"},
         "libx265": {
             "forced-idr": "1",
-            "x265-params": "scenecut=0:open-gop=0:log-level=none:pools=none:frame-threads=1",
+            "x265-params": "scenecut=0:open-gop=0:log-level=none:frame-threads=1:"
+            f"pools={coding.threads if coding.threads > 1 else 'none'}",
         },
-        "libsvtav1": {"svtav1-params": "scd=0:enable-force-key-frames=1:irefresh-type=2"},
+        "libsvtav1": {
+            "svtav1-params": f"scd=0:enable-force-key-frames=1:irefresh-type=2:lp={coding.threads}"
+        },
     }
     return options | own.get(coding.encoder, {})
 

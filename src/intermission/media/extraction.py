@@ -72,7 +72,7 @@ class Extraction:
         if examined.timing != "stamped":
             longest_s = min(longest_s, self._claimed_s + max(_LONG_S, self._claimed_s / 20))
         self._max_samples = min(int(longest_s * rate_hz), max_samples(limits.output_bytes))
-        horizon_s = min(self._claimed_s + _slack_s(self._claimed_s), longest_s)
+        horizon_s = min(self._claimed_s + allowance_s(self._claimed_s), longest_s)
         self._timeline = Timeline(int(horizon_s * TICKS_PER_S))
         self._clock = Clock(container)
         self._resampler: av.AudioResampler | None = None
@@ -216,7 +216,7 @@ class Extraction:
                 "cannot be decoded.",
                 AGAIN,
             )
-        slack_s = _CUT_SHORT_S if self._examined.is_cut else _slack_s(self._claimed_s)
+        slack_s = allowance_s(self._claimed_s, is_cut=self._examined.is_cut)
         reach_s = Fraction(self._reach, TICKS_PER_S)
         if self._examined.timing == "claimed" and reach_s < self._claimed_s - slack_s:
             self._refuse_short(reach_s, self._claimed_s)
@@ -229,6 +229,8 @@ class Extraction:
         raise Refused(f"ends after {float(found_s):.1f} of {float(expected_s):.1f} s.", AGAIN)
 
 
-def _slack_s(claimed_s: Fraction) -> Fraction:
+def allowance_s(claimed_s: Fraction, *, is_cut: bool = False) -> Fraction:
     """How much before its claim a file may end: recorders round, and tracks differ in length."""
+    if is_cut:
+        return _CUT_SHORT_S
     return max(min(Fraction(2), claimed_s / 4), claimed_s / 20)

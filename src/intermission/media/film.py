@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+PQ, HLG = 16, 18
+HDR_TRANSFERS = (PQ, HLG)
+"""How these call themselves in a stream (ITU-T H.273)."""
+RGB, BT709 = 0, 1
+
 
 @dataclass(frozen=True)
 class Film:
@@ -23,16 +28,23 @@ class Film:
     frames: int
     end: int
     """When the last picture ends."""
+    late: int
+    """When the first picture would be shown. It is shown from the first moment on."""
     has_stamps: bool
-    """Whether every picture says when it is shown. Without, they are counted."""
+    """Whether pictures can be told by their times. Those that cannot are counted."""
     rotation_deg: int
-    interlaced: str
-    """"tff", "bff", or "" for whole pictures."""
+    """How far to turn the pictures counter-clockwise."""
+    is_interlaced: bool
     bits: int
     primaries: int
     transfer: int
     matrix: int
     full_range: bool
+
+    @property
+    def is_hdr(self) -> bool:
+        """Brighter than a screen of old can show: PQ or HLG."""
+        return self.transfer in HDR_TRANSFERS
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Film:
@@ -62,7 +74,19 @@ class Coding:
     preset: str = "veryfast"
     crf: int = 23
     threads: int = 1
+    bits: int = 8
     tone_map: bool = False
+    """Bring a film in HDR into the range of every screen."""
+
+    @property
+    def is_hardware(self) -> bool:
+        return self.encoder.endswith("_nvenc")
+
+    @property
+    def pix_fmt(self) -> str:
+        if self.bits > 8:
+            return "p010le" if self.is_hardware else "yuv420p10le"
+        return "yuv420p"
 
 
 @dataclass(frozen=True)
@@ -74,12 +98,15 @@ class Passage:
     end: int
     frames: int
     first_segment: int
-    key: int | None
-    """The stamp of a key frame at or before the beginning; None to read from the start."""
+    keys: tuple[int, ...]
+    """Stamps of key frames at or before the beginning, to be tried in this order; none of them
+    where it is read from the start."""
     rungs: tuple[Rung, ...] = ()
     """Largest first."""
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Passage:
         rungs = tuple(Rung(**rung) for rung in told["rungs"])
-        return cls(**{**told, "cuts": tuple(told["cuts"]), "rungs": rungs})
+        return cls(
+            **{**told, "cuts": tuple(told["cuts"]), "keys": tuple(told["keys"]), "rungs": rungs}
+        )

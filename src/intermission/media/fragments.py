@@ -68,17 +68,17 @@ def segment(number: int, samples: Sequence[Sample], end: int, *, track: int = 1)
         )
     flags = _EVEN if is_even else _EACH
     size_bytes = 8 + 16 + 8 + (8 + len(tfhd)) + 20 + (20 + len(rows))
-    moof = _box(
+    moof = box(
         b"moof",
-        _box(b"mfhd", struct.pack(">II", 0, number + 1)),
-        _box(
+        box(b"mfhd", struct.pack(">II", 0, number + 1)),
+        box(
             b"traf",
-            _box(b"tfhd", tfhd),
-            _box(b"tfdt", struct.pack(">IQ", 1 << 24, decoded[0])),
-            _box(b"trun", struct.pack(">III", flags, len(samples), size_bytes + 8), rows),
+            box(b"tfhd", tfhd),
+            box(b"tfdt", struct.pack(">IQ", 1 << 24, decoded[0])),
+            box(b"trun", struct.pack(">III", flags, len(samples), size_bytes + 8), rows),
         ),
     )
-    return b"".join((_STYP, moof, _box(b"mdat", *(sample.data for sample in samples))))
+    return b"".join((_STYP, moof, box(b"mdat", *(sample.data for sample in samples))))
 
 
 def decoding_times(shown: Sequence[int]) -> list[int]:
@@ -104,9 +104,9 @@ def decoding_times(shown: Sequence[int]) -> list[int]:
 def read_segment(data: bytes) -> Segment:
     """Read a segment back. Raises `NotASegment` for anything that `segment` did not write."""
     try:
-        boxes = dict(_boxes(data, 0, len(data)))
-        moof = dict(_boxes(data, *boxes[b"moof"]))
-        traf = dict(_boxes(data, *moof[b"traf"]))
+        found = dict(boxes(data, 0, len(data)))
+        moof = dict(boxes(data, *found[b"moof"]))
+        traf = dict(boxes(data, *moof[b"traf"]))
         (number,) = struct.unpack_from(">4xI", data, moof[b"mfhd"][0])
         (start,) = struct.unpack_from(">4xQ", data, traf[b"tfdt"][0])
         at, stop = traf[b"trun"]
@@ -114,9 +114,9 @@ def read_segment(data: bytes) -> Segment:
         rows = _rows(flags, data[at + 12 : stop], data[slice(*traf[b"tfhd"])])
     except (KeyError, struct.error) as e:
         raise NotASegment(str(e)) from e
-    payload = boxes[b"mdat"][1] - boxes[b"mdat"][0]
-    begins = boxes[b"moof"][0] - 8 + offset
-    if count != len(rows) or begins != boxes[b"mdat"][0] or sum(row[1] for row in rows) != payload:
+    payload = found[b"mdat"][1] - found[b"mdat"][0]
+    begins = found[b"moof"][0] - 8 + offset
+    if count != len(rows) or begins != found[b"mdat"][0] or sum(row[1] for row in rows) != payload:
         raise NotASegment("its samples do not add up")
     shown: list[int] = []
     keys: list[int] = []
@@ -129,6 +129,20 @@ def read_segment(data: bytes) -> Segment:
     return Segment(number - 1, start, at, tuple(shown), tuple(keys))
 
 
+def first_sample(data: bytes) -> bytes:
+    """The first sample of a segment, which is a key frame. Raises `NotASegment`."""
+    try:
+        found = dict(boxes(data, 0, len(data)))
+        traf = dict(boxes(data, *dict(boxes(data, *found[b"moof"]))[b"traf"]))
+        at, stop = traf[b"trun"]
+        (flags,) = struct.unpack_from(">I", data, at)
+        rows = _rows(flags, data[at + 12 : stop], data[slice(*traf[b"tfhd"])])
+        begins = found[b"mdat"][0]
+        return data[begins : begins + rows[0][1]]
+    except (KeyError, IndexError, struct.error) as e:
+        raise NotASegment(str(e)) from e
+
+
 def _rows(flags: int, rows: bytes, tfhd: bytes) -> list[tuple[int, int, int, int]]:
     """Duration, size, flags and composition offset of every sample."""
     if flags == _EACH:
@@ -139,11 +153,11 @@ def _rows(flags: int, rows: bytes, tfhd: bytes) -> list[tuple[int, int, int, int
     return [(length, size_bytes, common, 0) for (size_bytes,) in struct.iter_unpack(">I", rows)]
 
 
-def _box(name: bytes, *parts: bytes) -> bytes:
+def box(name: bytes, *parts: bytes) -> bytes:
     return struct.pack(">I4s", 8 + sum(map(len, parts)), name) + b"".join(parts)
 
 
-def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
+def boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
     """By name, where the contents of each box begin and end."""
     while at < end:
         size_bytes, name = struct.unpack_from(">I4s", data, at)

@@ -10,7 +10,9 @@ from intermission.media.film import Coding, Film, Passage
 from intermission.media.info import Limits
 from intermission.media.sniff import Kind
 
-Task = Literal["probe", "extract_audio", "keyframes", "frames", "survey", "encode", "soundtrack"]
+Task = Literal[
+    "probe", "extract_audio", "keyframes", "frames", "survey", "encode", "soundtrack", "stills"
+]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,16 @@ class Soundtrack:
 
 
 @dataclass(frozen=True)
+class Stills:
+    """How large pictures are wanted, and how many on a sheet."""
+
+    width: int
+    height: int
+    columns: int = 1
+    rows: int = 1
+
+
+@dataclass(frozen=True)
 class Order:
     task: Task
     parent_pid: int
@@ -50,6 +62,7 @@ class Order:
     at_ms: tuple[int, ...] = ()
     encode: Encode | None = None
     soundtrack: Soundtrack | None = None
+    stills: Stills | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -64,4 +77,6 @@ class Order:
             fields["encode"] = Encode.from_json(fields["encode"])
         if fields["soundtrack"] is not None:
             fields["soundtrack"] = Soundtrack(**fields["soundtrack"])
+        if fields["stills"] is not None:
+            fields["stills"] = Stills(**fields["stills"])
         return cls(**fields)

@@ -13,7 +13,6 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from intermission.media import decoders
-from intermission.media.film import Film, Passage
 from intermission.media.opening import Examined, packets, raise_unless_damage
 from intermission.media.refusal import AGAIN, EXPORT, Refused
 
@@ -76,18 +75,6 @@ def film_of(container: InputContainer) -> VideoStream | None:
     return None
 
 
-def passage_of(container: InputContainer, film: Film, passage: Passage) -> Iterator[VideoFrame]:
-    """The pictures from a key frame at or before a passage on, to well beyond its end."""
-    stream = playable(container)
-    for other in container.streams:
-        if other is not stream:
-            other.discard = Discard.all
-    if passage.key is not None:
-        at_s = Fraction(passage.key, film.scale)
-        container.seek(int(at_s / (stream.time_base or 1)), stream=stream)
-    return _decode(container, stream)
-
-
 class _Reel:
     """Decodes forward, and seeks only where that is shorter."""
 
@@ -147,10 +134,11 @@ class _Reel:
     def _restart(self) -> None:
         self._shown: VideoFrame | None = None
         self._ahead: VideoFrame | None = None
-        self._decoded = _decode(self._container, self._stream)
+        self._decoded = decode(self._container, self._stream)
 
 
-def _decode(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+def decode(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+    """Every picture that can be decoded, in the order they are shown."""
     for packet in packets(container, [stream]):
         try:
             decoded = packet.decode()

@@ -18,11 +18,12 @@ from intermission.media.conversation import Conversation
 from intermission.media.film import Coding, Film, Passage
 from intermission.media.fragments import NotASegment, Segment, read_segment
 from intermission.media.info import Limits, MediaInfo
-from intermission.media.order import Encode, Soundtrack
+from intermission.media.order import Encode, Soundtrack, Stills
 from intermission.media.reading import DEFAULT, Pathish, info_of, name_of, order_for
 
 SEGMENT_MAX_BYTES = 1 << 28
 _STAMP_BYTES = 8
+_JPEG = b"\xff\xd8\xff"
 
 Keep = Callable[[int, bytes, Segment | None], object]
 """Called with a rung, bytes, and what they hold: None for what comes before the segments."""
@@ -34,7 +35,7 @@ class Survey:
     """A source, its film if it has one, when each picture is shown, and the key frames."""
 
     info: MediaInfo
-    film: Film
+    film: Film | None
     shown: array[int]
     keys: array[int]
 
@@ -45,6 +46,8 @@ def survey(path: Pathish, *, limits: Limits = DEFAULT) -> Survey:
         info = info_of(child, order)
         deadline = time.monotonic() + limits.whole_wall_s(info.duration_ms, info.size_bytes)
         message = child.listen(deadline)
+        if "film" in message and message["film"] is None:
+            return Survey(info, None, array("q"), array("q"))
         try:
             film, keys = Film.from_json(message["film"]), int(message["keys"])
         except (KeyError, TypeError, ValueError) as e:
@@ -71,7 +74,7 @@ def encode(
         order = replace(order, encode=Encode(film, passage, coding))
         with Conversation(order, name_of(path)) as child:
             info_of(child, order)
-            tracks = [_Check(passage) for _ in passage.rungs]
+            tracks = [Check(passage) for _ in passage.rungs]
             _take_pieces(child, time.monotonic() + wall_s, tracks, keep, on_progress)
             for track in tracks:
                 track.finish(name_of(path))
@@ -97,6 +100,20 @@ def soundtrack(
             if not check.end - 1024 < samples <= check.end:
                 raise child.nonsense()
             return samples
+
+
+def stills(path: Pathish, wanted: Stills, *, limits: Limits = DEFAULT) -> list[bytes]:
+    """Every picture of a film, as JPEG, so many on a sheet."""
+    made: list[bytes] = []
+    with order_for("stills", path, limits) as order:
+        order = replace(order, stills=wanted)
+        with Conversation(order, name_of(path)) as child:
+            info = info_of(child, order)
+            deadline = time.monotonic() + limits.whole_wall_s(info.duration_ms, info.size_bytes)
+            _take_pieces(child, deadline, [None], lambda _, data, __: made.append(data), None)
+    if not all(data.startswith(_JPEG) for data in made):
+        raise MediaError(f"{name_of(path)} came out as something else than pictures.")
+    return made
 
 
 def _take_pieces(
@@ -128,7 +145,7 @@ def _take_pieces(
     return last
 
 
-class _Check:
+class Check:
     """What one quality of a passage must come to."""
 
     def __init__(self, passage: Passage) -> None:
@@ -176,26 +193,43 @@ class _Sound:
 def cut(
     film: Film, shown: array[int], keys: array[int], *, segment_s: int, passage_s: int
 ) -> list[Passage]:
-    """A film in passages of about this length, whole numbers of segments, as yet without rungs.
+    """A film in passages of about this length, whole numbers of segments, as yet without rungs."""
+    count = len(_cuts(film, shown, segment_s))
+    each = max(1, passage_s // segment_s) if film.has_stamps else count
+    return [
+        passage_of(film, shown, keys, segment_s=segment_s, first=first, segments=each)
+        for first in range(0, count, each)
+    ]
 
-    A segment begins with the first picture at or after each multiple of its length.
-    """
+
+def passage_of(
+    film: Film,
+    shown: array[int],
+    keys: array[int],
+    *,
+    segment_s: int,
+    first: int,
+    segments: int,
+) -> Passage:
+    """The passage that begins with this segment and has so many, or as many as there are."""
+    cuts = _cuts(film, shown, segment_s)
+    mine = tuple(cuts[first : first + segments])
+    end = cuts[first + segments] if first + segments < len(cuts) else film.end
+    frames = bisect_left(shown, end) - bisect_left(shown, mine[0])
+    return Passage(mine, end, frames, first, _keys(film, keys, mine[0]) if first else ())
+
+
+def _cuts(film: Film, shown: array[int], segment_s: int) -> list[int]:
+    """A segment begins with the first picture at or after each multiple of its length."""
     cuts: list[int] = []
     for n in range(film.end // (segment_s * film.scale) + 1):
         at = bisect_left(shown, n * segment_s * film.scale)
         if at < len(shown) and (not cuts or shown[at] > cuts[-1]):
             cuts.append(shown[at])
-    each = max(1, passage_s // segment_s) if film.has_stamps else len(cuts)
-    made: list[Passage] = []
-    for first in range(0, len(cuts), each):
-        mine = tuple(cuts[first : first + each])
-        end = cuts[first + each] if first + each < len(cuts) else film.end
-        frames = bisect_left(shown, end) - bisect_left(shown, mine[0])
-        made.append(Passage(mine, end, frames, first, _key(film, keys, mine[0]) if first else None))
-    return made
+    return cuts
 
 
-def _key(film: Film, keys: array[int], at: int) -> int | None:
-    """The stamp of the key frame to begin with: one earlier where pictures need neighbours."""
-    n = bisect_left(keys, at + 1) - 1 - bool(film.interlaced)
-    return keys[n] + film.origin if n >= 0 else None
+def _keys(film: Film, keys: array[int], at: int) -> tuple[int, ...]:
+    """Stamps of the two key frames to begin with: earlier ones where pictures need neighbours."""
+    n = bisect_left(keys, at + 1) - bool(film.is_interlaced)
+    return tuple(key + film.origin for key in reversed(keys[max(0, n - 2) : max(0, n)]))

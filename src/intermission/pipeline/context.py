@@ -57,7 +57,8 @@ class Context:
         """Equal for every attempt at the same task: pass it on to a paid API."""
         self.attempt = attempt
         self.together = together
-        """For a step with `together`: the chunks this slot was given at once, in order."""
+        """For a step with `together`: the chunks this slot was given at once, in order, without
+        those that are finished."""
         self.log = log or logging.getLogger("intermission.step")
         self._report = report
         self._is_cancelled = is_cancelled

@@ -10,11 +10,13 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from intermission import Context, Source
+from intermission.errors import Permanent
 from intermission.media import Limits
-from intermission.media.film import Coding, Film, Passage
+from intermission.media.film import Coding, Film, Passage, Rung
 from intermission.media.fragments import Segment
 from intermission.media.producing import encode
 from intermission.pipelines.transcode.codecs import codecs_of
@@ -24,6 +26,9 @@ from intermission.settings import current
 
 _S_PER_PIXEL = {"h264": 4e-7, "hevc": 4e-6, "av1": 4e-6}
 """What encoding may take, at most, on a slow machine that does other things too."""
+_S_PER_DECODED_PIXEL = 1e-7
+_S_PER_SKIPPED_S = 0.5
+_START_S = 120
 
 
 class Bench:
@@ -32,24 +37,52 @@ class Bench:
     def __init__(self) -> None:
         self._made: dict[str, tuple[Encoded, Path]] = {}
         self._folder: Path | None = None
+        self._apart: frozenset[str] = frozenset()
+        """Pieces that could not be encoded at once."""
 
-    def has(self, piece: Piece) -> bool:
-        return piece.canonical() in self._made
-
-    def make(
+    def provide(
         self,
         ctx: Context,
         source: Source,
         film: Film,
         passage: Passage,
         coding: Coding,
-        wanted: Sequence[Piece],
+        pieces: Sequence[Piece],
     ) -> None:
-        """Encode a passage in these qualities; they are its rungs, in this order."""
+        """Have the first of these pieces here: with it the others, if they can be encoded at once.
+
+        One that cannot be encoded at all must not stop the others; then each is tried alone.
+        """
+        if pieces[0].canonical() in self._made:
+            return
+        named = frozenset(piece.canonical() for piece in pieces)
+        if len(pieces) > 1 and not named <= self._apart:
+            try:
+                self._make(ctx, source, film, passage, coding, pieces)
+            except Permanent as e:
+                self._apart = named
+                ctx.log.info("the qualities are encoded one by one: %s", e)
+            else:
+                return
+        self._make(ctx, source, film, passage, coding, pieces[:1])
+
+    def _make(
+        self,
+        ctx: Context,
+        source: Source,
+        film: Film,
+        passage: Passage,
+        coding: Coding,
+        pieces: Sequence[Piece],
+    ) -> None:
+        """Encode a passage in these qualities, the largest first: each is made from the last."""
         assert ctx.folder is not None
         self._clear()
         # Beside the task's own folder: taking a file from here is then a rename.
         self._folder = Path(tempfile.mkdtemp(prefix="bench-", dir=ctx.folder.parent))
+        wanted = sorted(pieces, key=lambda one: (-one.width * one.height, one.quality))
+        rungs = tuple(Rung(one.width, one.height, one.kbps) for one in wanted)
+        passage = replace(passage, rungs=rungs)
         making = [_Making(one, self._folder / one.quality) for one in wanted]
 
         def keep(rung: int, data: bytes, found: Segment | None) -> None:
@@ -61,7 +94,7 @@ class Bench:
             passage,
             coding,
             keep,
-            wall_s=_wall_s(film, passage, coding),
+            wall_s=wall_s(film, passage, coding),
             limits=Limits.of(current()),
             on_progress=ctx.progress,
         )
@@ -104,7 +137,21 @@ class _Making:
         (self.folder / part.name).write_bytes(data)
 
 
-def _wall_s(film: Film, passage: Passage, coding: Coding) -> float:
+def wall_s(film: Film, passage: Passage, coding: Coding) -> float:
     """How long it may take: by the pictures to be made, and those to be decoded on the way."""
-    pixels = passage.frames * sum(rung.width * rung.height for rung in passage.rungs)
-    return 120 + pixels * _S_PER_PIXEL[coding.codec] + film.end / film.scale * 2
+    made = passage.frames * sum(rung.width * rung.height for rung in passage.rungs)
+    begin = passage.keys[-1] - film.origin if passage.keys else 0
+    decoded_s = (passage.end - begin) / film.scale
+    decoded = decoded_s * _fps(film) * film.width * film.height
+    # Where no key frame can be begun with, everything before the passage is decoded as well.
+    before_s = passage.cuts[0] / film.scale
+    return (
+        _START_S
+        + made * _S_PER_PIXEL[coding.codec]
+        + decoded * _S_PER_DECODED_PIXEL
+        + before_s * _S_PER_SKIPPED_S
+    )
+
+
+def _fps(film: Film) -> float:
+    return film.frames * film.scale / max(1, film.end)

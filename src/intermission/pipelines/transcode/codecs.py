@@ -1,13 +1,47 @@
-"""Encoders: which one writes which codec, which versions are here, how players call the result."""
+"""Encoders: which one writes which codec, how it is used, how players call the result."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from intermission.errors import EnvironmentFault
+from intermission.errors import EnvironmentFault, ParameterError
+from intermission.media.film import Coding, Film
 
 ENCODERS = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
+_USUAL = {"h264": ("veryfast", 23), "hevc": ("veryfast", 26), "av1": ("10", 35)}
+"""Preset and constant quality: about as good as each other, at about the speed of decoding."""
+_HARDWARE_PRESET = "p4"
+BY_CODEC = -1
+"""The constant quality of the codec."""
+
+
+def usual(
+    codec: str, preset: str, crf: int, hdr: str, hardware: str = "none"
+) -> tuple[str, int, str]:
+    """Preset, quality and what becomes of HDR, where they were left to the codec."""
+    preset = preset or (_USUAL[codec][0] if hardware == "none" else _HARDWARE_PRESET)
+    crf = _USUAL[codec][1] if crf == BY_CODEC else crf
+    if hdr == "keep" and codec == "h264":
+        raise ParameterError(
+            "--hdr keep needs ten bits a colour, and players of h264 take eight.",
+            remedy="Add --codec hevc or --codec av1, or leave it at --hdr tone-map.",
+        )
+    if codec == "av1" and hardware == "none" and not preset.isdigit():
+        raise ParameterError(
+            f"--preset {preset} is not one of av1's.", remedy="They are numbers, from 0 to 13."
+        )
+    return preset, crf, ("tone-map" if codec == "h264" else "keep") if hdr == "auto" else hdr
+
+
+def coding_of(
+    film: Film, codec: str, preset: str, crf: int, threads: int, hdr: str, hardware: str = "none"
+) -> Coding:
+    """How this film is encoded: in ten bits where it has more than eight and the codec allows."""
+    tone_map = film.is_hdr and hdr == "tone-map"
+    bits = 10 if film.bits > 8 and codec != "h264" and not tone_map else 8
+    encoder = ENCODERS[codec] if hardware == "none" else f"{codec}_{hardware}"
+    return Coding(codec, encoder, preset, crf, threads, bits, tone_map)
 
 
 @cache

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from intermission import Chunk, File
+from intermission import Chunk, File, Files
 from intermission.media.film import Film
 from intermission.media.info import AudioStream
 from intermission.pipelines.transcode.playlists import Part
+
+SOUND_HZ = 48_000
 
 
 class Probed(BaseModel):
@@ -39,6 +41,8 @@ class Encoded(BaseModel):
     codecs: str
     init_sha256: str
     parts: list[Part]
+    files: Files = {}
+    """The segments, for those who need their bytes."""
 
 
 class Track(Chunk):
@@ -56,11 +60,13 @@ class Sound(BaseModel):
     track: Track
     codecs: str
     parts: list[Part]
+    files: Files = {}
 
 
 class Package(BaseModel):
     """What can be played, and what cannot."""
 
-    files: list[File]
+    front: dict[str, str]
+    """Texts by name that lead players to it, wherever its folder is."""
     complete: list[str]
     incomplete: list[str]

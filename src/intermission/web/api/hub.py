@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from intermission.app.groups import GroupNews, group_fields
 from intermission.model import Event
 from intermission.ports.ledger import Ledger
-from intermission.web.api.shapes import EventShape
+from intermission.web.api.shapes import EventShape, GroupEventShape
 
 BUFFER_MAX_BYTES = 1024 * 1024
 """What may wait for one watcher."""
+GROUPED_JOBS_MAX = 256
+"""Of how many jobs it is remembered how far their groups were."""
 
 
 def frame(event: Event) -> bytes:
@@ -97,6 +100,31 @@ class Watcher:
         return taken
 
 
+class GroupFrames:
+    """The groups of jobs, told after the events that changed them. They have no number."""
+
+    def __init__(self) -> None:
+        self._news: OrderedDict[str, GroupNews] = OrderedDict()
+
+    def after(self, ledger: Ledger, job_key: str, events: Sequence[Event]) -> bytes:
+        if job_key not in self._news:
+            rows = [row for row in ledger.jobs(job_key) if row.job.key == job_key]
+            if not rows:
+                return b""
+            self._news[job_key] = GroupNews(rows[0].job)
+        self._news.move_to_end(job_key)
+        while len(self._news) > GROUPED_JOBS_MAX:
+            self._news.popitem(last=False)
+        own = [event for event in events if event.job_key == job_key]
+        shapes = [
+            GroupEventShape(job=job_key, **group_fields(group))
+            for group in self._news[job_key].after(ledger, own)
+        ]
+        return b"".join(
+            f"event: group\ndata: {shape.model_dump_json()}\n\n".encode() for shape in shapes
+        )
+
+
 class Hub:
     """Lives in the event loop; `heard` alone is called by the tail's thread."""
 
@@ -104,6 +132,7 @@ class Hub:
         self._seq: int | None = None
         self._watchers: dict[str | None, set[Watcher]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._groups = GroupFrames()
 
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -112,12 +141,15 @@ class Hub:
         """The tail has found the end of the log."""
         self._call(self._begin, seq)
 
-    def heard(self, _: Ledger, events: Sequence[Event]) -> None:
+    def heard(self, ledger: Ledger, events: Sequence[Event]) -> None:
         if not events:
             return
         batches: dict[str | None, Batch] = {None: Batch()}
+        last = {event.job_key: event.seq for event in events}
         for event in events:
             frames = frame(event)
+            if event.seq == last[event.job_key] and self._watchers:
+                frames += self._groups.after(ledger, event.job_key, events)
             batches[None].add(event.seq, frames)
             batches.setdefault(event.job_key, Batch()).add(event.seq, frames)
         self._call(self._deliver, events[-1].seq, batches)
