@@ -7,13 +7,13 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-fleet strace pgbouncer clean
+.PHONY: help demo test lint bench bench-fleet strace pgbouncer promtool chromium clean
 
 help:
 	@echo 'make demo   write down a minute of a talk; kill it and run it again'
 	@echo 'make test   everything: style, types, layers, tests'
 	@echo 'make lint   style, types and layers alone'
-	@echo 'make bench  the ledger and transcription, against their peers'
+	@echo 'make bench  the ledger, transcription and transcoding, against their peers'
 	@echo 'make bench-fleet  PostgreSQL and the worker API, against theirs'
 
 demo: .venv/installed-transcribe talks/talk.mp4
@@ -24,7 +24,7 @@ talks/talk.mp4: | .venv/bin/python
 	$(BIN)/python examples/fetch_talk.py $@
 
 # Twice as many at a time as there are cores: half of what the tests do is wait.
-test: lint strace pgbouncer
+test: lint strace pgbouncer promtool chromium
 	$(BIN)/python -m pytest -n $$((2 * $$(nproc))) --dist worksteal
 
 lint: .venv/installed-test
@@ -36,6 +36,7 @@ lint: .venv/installed-test
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/transcribe.py
+	$(BIN)/python benchmarks/transcode.py
 
 bench-fleet: .venv/installed-bench
 	$(BIN)/python benchmarks/postgres.py
@@ -60,6 +61,11 @@ promtool: | .venv/bin/python
 		&& dpkg-deb -x prometheus_*.deb . && cp usr/bin/prometheus usr/bin/promtool \
 		"$(CURDIR)/$(BIN)"; } >/dev/null 2>&1 \
 		|| echo 'promtool is missing and cannot be fetched here'
+
+# A browser plays what was transcoded. Without one those tests skip, or fail under CI.
+chromium:
+	@command -v chromium >/dev/null || { $(APT) chromium; } >/dev/null \
+		|| echo 'chromium is missing and cannot be installed here'
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(APT) python3-venv; } >/dev/null || true

@@ -11,19 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from intermission.errors import Permanent, TaskError
-    from intermission.model import Source
-    from intermission.pipeline import Chunk, Context, File, Pipeline, step
+    from intermission.model import Groups, Source
+    from intermission.pipeline import Chunk, Context, File, Files, Pipeline, step
 
 __version__ = "0.1.0"
-__all__ = ["Chunk", "Context", "File", "Permanent", "Pipeline", "Source", "TaskError", "step"]
+__all__ = [
+    "Chunk",
+    "Context",
+    "File",
+    "Files",
+    "Groups",
+    "Permanent",
+    "Pipeline",
+    "Source",
+    "TaskError",
+    "step",
+]
 
 _HOME = {
     "Permanent": "errors",
     "TaskError": "errors",
+    "Groups": "model",
     "Source": "model",
     "Chunk": "pipeline",
     "Context": "pipeline",
     "File": "pipeline",
+    "Files": "pipeline",
     "Pipeline": "pipeline",
     "step": "pipeline",
 }

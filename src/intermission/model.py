@@ -164,6 +164,17 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class Groups:
+    """How a step's tasks are told apart for people: one group for each value of a field."""
+
+    by: str
+    size: str = ""
+    """The field that says how many parts a chunk has; without it, one."""
+    skipped: str = ""
+    """The step whose result has `skipped`: groups without tasks, each a `name` and a `reason`."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepSpec:
     """What the ledger and the worker need to know of a step, without its code."""
 
@@ -187,6 +198,11 @@ class StepSpec:
     gap: bool = False
     """A task that fails for good leaves a declared gap instead of failing the job."""
     publish: str | None = None
+    together: tuple[str, ...] = ()
+    """Tasks whose chunks agree in these fields are handed to a slot together."""
+    groups: Groups | None = None
+    front: bool = False
+    """Its files lead to those of other steps: published last, always at the top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +269,8 @@ def _step_from(data: dict[str, Any]) -> StepSpec:
         "edges": edges,
         "params": tuple(data["params"]),
         "retry_delays_s": None if delays is None else tuple(delays),
+        "together": tuple(data.get("together", ())),
+        "groups": Groups(**data["groups"]) if data.get("groups") else None,
     }
     return StepSpec(**{**data, **typed})
 

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from intermission import Chunk, Context, File, Pipeline, Source, TaskError, step
+from intermission import Chunk, Context, File, Groups, Pipeline, Source, TaskError, step
 
 GATE = Path(os.environ.get("GATE", "gate"))
 
@@ -55,6 +55,12 @@ def whole(ctx: Context, shout: list[str]) -> File:
     return path
 
 
+@step(version=1, groups=Groups(by="stop", size="start"))
+def counted(piece: Piece) -> int:
+    return piece.stop
+
+
+grouped = Pipeline("grouped", [pieces, counted])
 letters = Pipeline("letters", [pieces, shout, whole], output="shouted")
 
 

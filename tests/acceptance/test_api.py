@@ -42,6 +42,7 @@ NAMES = {
     "retryJob": "POST /api/v1/jobs/{key}/retry",
     "listTasks": "GET /api/v1/jobs/{key}/tasks",
     "getTask": "GET /api/v1/jobs/{key}/tasks/{id}",
+    "listGroups": "GET /api/v1/jobs/{key}/groups",
     "listEvents": "GET /api/v1/events",
     "listJobEvents": "GET /api/v1/jobs/{key}/events",
     "streamEvents": "GET /api/v1/events/stream",

@@ -49,6 +49,9 @@ def documents(cli: Cli) -> Iterator[Any]:
     yield cli("plan", letters, "--json").json
     for args in ("ls", "gc", "doctor", ("config", "show")):
         yield cli(*([args] if isinstance(args, str) else args), "--json").json
+    grouped = cli.source("b.txt")
+    yield from cli.run("grouped", grouped, "--jsonl").events
+    yield cli("status", grouped, "--json").json
     for command in ("status", "inspect", "rebuild"):
         yield cli(command, source, "--json").json
     yield cli("inspect", source, "whole", "--json").json

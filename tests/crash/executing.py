@@ -8,11 +8,13 @@ import traceback
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from launcher import until
 
 from intermission.backends.ledger.postgres import PostgresLedger
+from intermission.errors import LedgerError
 from intermission.model import Completion, Job, JobState, TaskState
 from intermission.testing.jobs import chunks, completion, fan_job, submit
 from intermission.testing.ledger.history import Trail, check_history
@@ -21,6 +23,13 @@ CAPACITY = 7
 TTL_S = 600.0
 """Nothing expires here: whatever a lost connection lost would stay lost."""
 DEADLINE_S = 240.0
+
+
+def _opened(url: str) -> PostgresLedger | None:
+    try:
+        return PostgresLedger(url)
+    except LedgerError:
+        return None
 
 
 class Executions:
@@ -64,7 +73,9 @@ class Executions:
 
     def _work_until_done(self, name: str) -> None:
         """Claim and complete, and write down each execution, until the job has ended."""
-        ledger = PostgresLedger(self._url)
+        # The first connection may come just while the server is restarted, and is not repeated.
+        ledger = until(partial(_opened, self._url), "the ledger opens", DEADLINE_S)
+        assert ledger is not None
         with self._diary.open("ab", buffering=0) as executed:
             while True:
                 leases = ledger.claim(name, CAPACITY, lease_ttl_s=TTL_S)

@@ -20,7 +20,6 @@ from intermission.backends.store.local import LocalStore
 from intermission.engine import record
 from intermission.engine.outcome import Failed
 from intermission.engine.plan import expand
-from intermission.engine.rebuild import remember_job
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError
@@ -29,6 +28,7 @@ from intermission.ports.ledger import Ledger
 from intermission.ports.store import Stat, Store
 from intermission.telemetry import listen
 from intermission.testing.simulator.talk import TALK, talk_job
+from intermission.upkeep.rebuild import remember_job
 
 TTL_S = 60.0
 LATER_MS = 3_600_000

@@ -10,7 +10,6 @@ from intermission.backends.store.memory import MemoryStore
 from intermission.engine import record
 from intermission.engine.outcome import Failed
 from intermission.engine.plan import expand
-from intermission.engine.rebuild import remember_job
 from intermission.engine.receipt import receipt_key
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.errors import IntermissionError
@@ -18,6 +17,7 @@ from intermission.model import Completion, Job, Lease, Receipt, TaskRow, TaskSta
 from intermission.pipeline import Pipeline
 from intermission.testing.clock import FakeClock
 from intermission.testing.simulator.talk import TALK, talk_job
+from intermission.upkeep.rebuild import remember_job
 
 TTL_S = 60.0
 _LOG = logging.getLogger("intermission.bench")

@@ -24,27 +24,28 @@ from intermission.app.places import (
 from intermission.app.reasons import forecast
 from intermission.app.shared import shared_ledger
 from intermission.backends.ledger.synced import Ownership
-from intermission.engine.gc import Swept, collect
 from intermission.engine.plan import Plans, chunks, expand, make_job, plan_steps
-from intermission.engine.rebuild import adopt_all, rebuild, remember_job
 from intermission.engine.receipt import peek, quarantine, receipt_key
 from intermission.engine.record import output_text
-from intermission.engine.verify import verify
 from intermission.engine.workspace import Workspace, alive, dead, living, worker_name
 from intermission.errors import (
     CorruptArtifact,
     NotFound,
+    PipelineError,
     SourceError,
     UsageError,
     WorkspaceBusy,
 )
 from intermission.model import Job, JobState, Output, Task, TaskState
-from intermission.pipeline import Pipeline
+from intermission.pipeline import Pipeline, load
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 from intermission.settings import Settings
 from intermission.telemetry import reached
+from intermission.upkeep.gc import Swept, collect
+from intermission.upkeep.rebuild import adopt_all, rebuild, remember_job
+from intermission.upkeep.verify import verify
 
 
 @dataclass(frozen=True)
@@ -263,9 +264,24 @@ class App:
         try:
             with self.owning(workspace):
                 store = workspace.open_store()
-                return collect(store, self.clock, grace_s=grace_s, dry_run=dry_run)
+                return collect(
+                    store,
+                    self.clock,
+                    grace_s=grace_s,
+                    dry_run=dry_run,
+                    outputs_of=lambda key: self._outputs_of(store, key),
+                )
         except WorkspaceBusy:
             return Swept(0, 0, 0, in_use=True)
+
+    def _outputs_of(self, store: Store, job_key: str) -> Store | None:
+        """Where a remembered job publishes; None where its pipeline is not to be found here."""
+        try:
+            job = Job.from_json(store.read(f"jobs/{job_key}.json").decode())
+            workspace = self.workspace(place_of(job.source), load(job.ref).output)
+        except (NotFound, PipelineError):
+            return None
+        return None if workspace.open_outputs is None else workspace.open_outputs()
 
 
 def _rebuild(ledger: Ledger, workspace: Workspace) -> dict[str, tuple[int, int]]:

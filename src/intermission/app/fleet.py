@@ -12,6 +12,7 @@ from typing import Any
 from intermission.app.composition import App
 from intermission.app.look import EVENTS_VERSION, event_fields
 from intermission.app.places import Place, as_place
+from intermission.app.preview import Previews
 from intermission.app.run import start_guardian
 from intermission.app.shared import shared_ledger
 from intermission.backends.bell import open_bells
@@ -137,11 +138,18 @@ def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str 
             publishing = Publishing(ledger, progress.tell, fleet.app.clock)
             ledger = publishing.ledger
             hooks = {"on_tick": publishing.look, "on_progress": publishing.progressed}
+        previews = held.enter_context(closing(Previews()))
+
+        def open_job(key: str) -> Assignment:
+            assignment = fleet.open_job(ledger, key)
+            previews.watch(assignment, load(assignment.job.ref))
+            return assignment
+
         worker = FleetWorker(
             guardian,
             settings,
             ledger,
-            lambda key: fleet.open_job(ledger, key),
+            open_job,
             bells=bells,
             clock=fleet.app.clock,
             **hooks,

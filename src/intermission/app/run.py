@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 
 from intermission.app.composition import App, Submission
 from intermission.app.places import Place
+from intermission.app.preview import Previews
 from intermission.backends.notices.imds import watching
 from intermission.engine import slot
 from intermission.engine.assignment import Assignment
@@ -135,7 +137,7 @@ def run(
         on_tick=lambda: host.tick(worker),
         on_end=host.end,
     )
-    with watching(app.settings, app.clock, worker.drain):
+    with watching(app.settings, app.clock, worker.drain), closing(host.previews):
         reason = worker.run(host.assignments(runs))
     return RunReport(runs, reason)
 
@@ -153,6 +155,7 @@ class _Host:
     thorough: bool
     expected: str | None
     worker: Worker | None = None
+    previews: Previews = field(default_factory=Previews)
     _drain_told: bool = False
     _open: dict[str, tuple[SourceRun, Submission]] = field(
         default_factory=dict[str, tuple[SourceRun, Submission]]
@@ -213,6 +216,7 @@ class _Host:
             resources=submission.held,
         )
         self._open[assignment.name] = (run, submission)
+        self.previews.watch(assignment, self.pipeline)
         self.reporter.opened(run)
         return assignment
 
@@ -272,16 +276,22 @@ def _clear(workspace: Workspace) -> None:
 
 
 def _publish_all(submission: Submission) -> list[Path | str]:
-    """Every output of a done job, in its place; what was published already costs a stat."""
+    """Every output of a done job, in its place; what was published already costs a stat.
+
+    The paths are those a person would open: of the front, where the pipeline has one.
+    """
     workspace, job = submission.workspace, submission.job
     if workspace.open_outputs is None:
         return []
     outputs = workspace.open_outputs()
     scratch = workspace.folder / "scratch"
+    done = [(job.step(row.step), row, out) for row, out in submission.ledger.receipts(job.key)]
+    done.sort(key=lambda one: one[0].front)  # last: it leads to all the others
+    has_front = any(spec.front for spec in job.steps)
     paths: list[Path | str] = []
-    for row, output in submission.ledger.receipts(job.key):
-        spec = job.step(row.step)
+    for spec, row, output in done:
         if spec.publish is not None:
             names = publish(submission.store, outputs, job, spec, row.index, output.files, scratch)
-            paths += [outputs.local_path(name) or f"{outputs.uri}/{name}" for name in names]
+            if spec.front or not has_front:
+                paths += [outputs.local_path(name) or f"{outputs.uri}/{name}" for name in names]
     return paths

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from intermission.app.groups import GroupNews, group_fields
 from intermission.app.look import event_fields, events_after, last_event
 from intermission.cli.jsonout import emit, source_fields, steps_fields, when
 
 if TYPE_CHECKING:
     from intermission.app import SourceRun
+    from intermission.model import Event
 
 EVERY_S = 0.1
 
@@ -19,6 +21,7 @@ class JsonLinesReporter:
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
+        self._news: dict[int, GroupNews] = {}
         self._open: list[SourceRun] = []
         self._last_s = 0.0
 
@@ -28,6 +31,7 @@ class JsonLinesReporter:
         assert run.ledger is not None
         self._open.append(run)
         self._seen[id(run)] = last_event(run.ledger)
+        self._news[id(run)] = GroupNews(run.job)
         emit(
             {
                 "event": "opened",
@@ -63,10 +67,14 @@ class JsonLinesReporter:
     def _pass_on(self, run: SourceRun) -> None:
         if run.ledger is None or run.job is None:
             return
+        told: list[Event] = []
         for event in events_after(run.ledger, self._seen[id(run)]):
             self._seen[id(run)] = event.seq
             if event.job_key == run.job.key:
                 emit(event_fields(event))
+                told.append(event)
+        for group in self._news[id(run)].after(run.ledger, told):
+            emit({"event": "group", "at": _now(), "job": run.job.key, **group_fields(group)})
 
 
 def _now() -> str | None:

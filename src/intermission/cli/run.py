@@ -75,7 +75,8 @@ def run(
     """Run a pipeline over sources; continue where it stopped.
 
     Kill it whenever you like: the same command goes on, and finished tasks are not redone.
-    The paths of the outputs are printed on standard output.
+    The paths of the outputs are printed on standard output; where a few files lead to all the
+    others, such as the playlist of a film, those.
     """
     refuse_option(pipeline)
     app = open_app(

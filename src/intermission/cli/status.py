@@ -16,6 +16,7 @@ from intermission.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from intermission.app.groups import Group
     from intermission.model import JobRow, TaskRow
 
 
@@ -29,9 +30,11 @@ def status(
 ) -> None:
     """Show how far a job is.
 
-    Its tasks by step and state, and those that are running.
+    Its tasks by step and state, its groups (such as the qualities of a film), and the tasks that
+    are running.
     """
     from intermission.app import find_job
+    from intermission.app.groups import group_fields, groups_of
     from intermission.cli.jsonout import emit, job_fields, task_fields, when
     from intermission.cli.wording import near
     from intermission.model import HELD, JobState
@@ -41,14 +44,17 @@ def status(
         running: list[TaskRow] = []
         if row.total(*HELD):
             running = list(found.ledger.tasks(row.job.key, states=HELD))
+        groups = groups_of(found.ledger, row.job)
         if as_json:
             tasks = [task_fields(task) for task in running]
-            emit({"event": "status", **job_fields(found), "running": tasks})
+            fields = {"groups": [group_fields(group) for group in groups], "running": tasks}
+            emit({"event": "status", **job_fields(found), **fields})
             return
         print(f"{row.job.key[:10]}  {row.job.pipeline}  {near(found.source)}")
         since = f" since {when(row.updated_ms)}" if row.state is JobState.DRAINING else ""
         print(f"{row.state}{since}: {row.reason}" if row.reason else row.state)
         print_counts(row)
+        print_groups(groups)
         for task in running:
             where = "waits for an outside event" if task.worker is None else f"on {task.worker}"
             print(f"{task.name}  {task.progress:.0%}  attempt {task.attempts}  {where}")
@@ -66,3 +72,16 @@ def print_counts(row: JobRow) -> None:
         total = sum(counts.values())
         rows.append((spec.name, total, *(counts.get(state, 0) for state in states)))
     print(table(("STEP", "TASKS", *(state.upper() for state in states)), rows))
+
+
+def print_groups(groups: list[Group]) -> None:
+    """One line a group: its state, how much of it is done, and why it is as it is."""
+    from intermission.cli.wording import table
+
+    for by, unit in dict.fromkeys((group.by, group.unit) for group in groups):
+        rows = [
+            (one.name, one.state.replace("_", " "), f"{one.done}/{one.total}", one.reason or "")
+            for one in groups
+            if (one.by, one.unit) == (by, unit)
+        ]
+        print(table((by.upper(), "STATE", unit.upper(), ""), rows))

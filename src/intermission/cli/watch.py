@@ -23,6 +23,7 @@ from intermission.cli.streams import reader_left
 
 if TYPE_CHECKING:
     from intermission.app import Found
+    from intermission.app.groups import Group
     from intermission.model import Event, JobRow
 
 EVERY_S = 0.3
@@ -47,6 +48,7 @@ def watch(
     0 done, 1 failed or cancelled.
     """
     from intermission.app import find_job
+    from intermission.app.groups import Group, group_fields
     from intermission.app.look import event_fields, last_event
     from intermission.cli.jsonout import emit, job_fields, when
     from intermission.cli.status import print_counts
@@ -65,6 +67,12 @@ def watch(
         else:
             print_counts(found.row)
         for event in _follow(again, seq):
+            if isinstance(event, Group):
+                if as_jsonl:
+                    at = when(time.time_ns() // 1_000_000)
+                    key = found.row.job.key
+                    emit({"event": "group", "at": at, "job": key, **group_fields(event)})
+                continue
             if as_jsonl:
                 emit(event_fields(event))
                 continue
@@ -81,19 +89,30 @@ def watch(
         return 0 if row.state is JobState.DONE else 1
 
 
-def _follow(again: Callable[[], AbstractContextManager[Found]], seq: int) -> Iterator[Event]:
-    """The job's events after a number, until it has ended and all of them are told."""
+def _follow(
+    again: Callable[[], AbstractContextManager[Found]], seq: int
+) -> Iterator[Event | Group]:
+    """The job's events after a number, until it has ended and all of them are told.
+
+    After those of a look, the groups that they changed.
+    """
+    from intermission.app.groups import GroupNews
     from intermission.app.look import events_after
     from intermission.model import JobState
 
+    news: GroupNews | None = None
     while True:
         with again() as found:
             # The state is read first: what the ledger records before a job ends is told before.
             ended = _look(found).state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+            told: list[Event] = []
             for event in events_after(found.ledger, seq):
                 seq = event.seq
                 if event.job_key == found.row.job.key:
+                    told.append(event)
                     yield event
+            news = news or GroupNews(found.row.job)
+            yield from news.after(found.ledger, told)
             every_s = REMOTE_EVERY_S if found.workspace.is_remote else EVERY_S
         if ended or reader_left():
             return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from intermission.engine.messages import Orders
 from intermission.engine.tally import Tally
@@ -20,6 +22,8 @@ from intermission.settings import Settings
 BATCH_S = 0.1
 """Tasks that together take about this long travel to a slot in one message."""
 BATCH_MAX = 2048
+TOGETHER_MAX = 16
+"""As many tasks of one chunk, at most, run together in one slot."""
 
 
 @dataclass
@@ -44,7 +48,8 @@ class Assignment:
 
     def batch_size(self) -> int:
         """How many leases are worth claiming for one slot."""
-        return _batch_size(self.tally.recent_s)
+        fewest = TOGETHER_MAX if any(spec.together for spec in self.job.steps) else 1
+        return max(fewest, _batch_size(self.tally.recent_s))
 
     def has_ended(self) -> bool:
         rows = self.ledger.jobs(self.job.key)
@@ -79,14 +84,16 @@ class Assignment:
         """Leases that run well together: first tries of a step whose tasks are short.
 
         A task that was tried before, or has a time-out, runs alone, so that a crash or a
-        time-out is surely its own.
+        time-out is surely its own. Those that belong together part at the last attempt.
         """
         ready = self.ready(has_room)
         if not ready:
             return []
         batch = [ready[0]]
         spec = self.job.step(batch[0].step)
-        if batch[0].attempt == 1 and spec.attempts > 1 and spec.timeout_s is None:
+        if spec.together and batch[0].attempt < spec.attempts:
+            batch = _together(spec, ready)
+        elif batch[0].attempt == 1 and spec.attempts > 1 and spec.timeout_s is None:
             for lease in islice(ready, 1, _batch_size(self.tally.mean_s(spec.name))):
                 if lease.step != spec.name or lease.attempt > 1:
                     break
@@ -94,6 +101,16 @@ class Assignment:
         taken = {lease.task_id for lease in batch}
         self.backlog = deque(lease for lease in self.backlog if lease.task_id not in taken)
         return batch
+
+
+def _together(spec: StepSpec, ready: Iterable[Lease]) -> list[Lease]:
+    """The first of these leases, and those whose chunks agree with its own."""
+    agreeing: dict[tuple[Any, ...], list[Lease]] = {}
+    for lease in ready:
+        if lease.step == spec.name and lease.attempt < spec.attempts:
+            chunk = json.loads(lease.chunk or "{}")
+            agreeing.setdefault(tuple(chunk[name] for name in spec.together), []).append(lease)
+    return next(iter(agreeing.values()))[:TOGETHER_MAX]
 
 
 def _batch_size(mean_s: float | None) -> int:

@@ -34,7 +34,7 @@ Plans = Mapping[str, Sequence[str]]
 
 def make_job(pipeline: Pipeline, ref: str, source: Source, params: Mapping[str, Any]) -> Job:
     """The job that this pipeline over this source with these parameters is."""
-    bound = pipeline.bind(params)
+    bound = pipeline.bind(params, source)
     versions = canonical({spec.name: spec.version for spec in pipeline.specs})
     return Job(
         key=identity("job", pipeline.name, versions, source.fingerprint, bound),

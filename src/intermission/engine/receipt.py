@@ -6,7 +6,7 @@ comes later adopts it. Nothing here asks the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -118,16 +118,33 @@ def _settle(store: Store, key: str) -> bool:
 
 
 def fetch_files(store: Store, output: Output, scratch: Path) -> dict[str, Path]:
-    """Local paths of a finished task's files by name, each with its hash checked."""
-    paths: dict[str, Path] = {}
-    for ref in output.files:
-        try:
-            paths[ref.name] = fetch_file(store, ref, scratch)
-        except CorruptArtifact as e:
-            raise CorruptArtifact(
-                e.message, task_key=output.task_key, key=ref.key, remedy=e.remedy
-            ) from e
-    return paths
+    """All of a finished task's files, here and sound."""
+    return dict(FetchedFiles(store, output, scratch))
+
+
+class FetchedFiles(Mapping[str, Path]):
+    """Local paths of a finished task's files by name, fetched and hashed when asked for."""
+
+    def __init__(self, store: Store, output: Output, scratch: Path) -> None:
+        self._store, self._output, self._scratch = store, output, scratch
+        self._refs = {ref.name: ref for ref in output.files}
+        self._paths: dict[str, Path] = {}
+
+    def __getitem__(self, name: str) -> Path:
+        if name not in self._paths:
+            ref = self._refs[name]
+            try:
+                self._paths[name] = fetch_file(self._store, ref, self._scratch)
+            except CorruptArtifact as e:
+                key = self._output.task_key
+                raise CorruptArtifact(e.message, task_key=key, key=ref.key, remedy=e.remedy) from e
+        return self._paths[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
 
 
 def fetch_file(store: Store, ref: FileRef, scratch: Path) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from intermission.engine.dependants import EVERY, dependants
 from intermission.engine.outcome import Failed
 from intermission.engine.plan import Plans, chunks, expand, plan_steps
-from intermission.engine.receipt import fetch_files, quarantine, receipt_key, withdraw
+from intermission.engine.receipt import FetchedFiles, quarantine, receipt_key, withdraw
 from intermission.engine.run_task import result_text
 from intermission.errors import NotFound, StalePlans
 from intermission.model import (
@@ -94,7 +94,7 @@ def _ordered(job: Job, plans: Plans) -> Plans:
 
 
 def output_text(store: Store, output: Output, scratch: Path) -> str:
-    return output.result or result_text(output, fetch_files(store, output, scratch))
+    return output.result or result_text(output, FetchedFiles(store, output, scratch))
 
 
 def failure(

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,14 @@ from typing import Any
 
 from intermission.engine.plan import parts, together, with_gaps
 from intermission.engine.publish import publish
-from intermission.engine.receipt import adopt, attempt_prefix, commit, fetch_files, new_attempt
+from intermission.engine.receipt import (
+    FetchedFiles,
+    adopt,
+    attempt_prefix,
+    commit,
+    new_attempt,
+    receipt_key,
+)
 from intermission.engine.source import FetchedSource, SourceCheck
 from intermission.errors import Permanent
 from intermission.model import (
@@ -33,7 +40,7 @@ from intermission.model import (
     Source,
     StepSpec,
 )
-from intermission.pipeline import Context, Pipeline, Step
+from intermission.pipeline import Chunk, Context, Pipeline, Step
 from intermission.pipeline.context import RESULT_NAME
 from intermission.ports.store import Store
 from intermission.telemetry import reached
@@ -72,11 +79,11 @@ class Hooks:
     is_cancelled: Callable[[], bool]
 
 
-def run_task(work: Work, lease: Lease, hooks: Hooks) -> Completion:
-    """Run a task, or adopt the receipt it already has."""
+def run_task(work: Work, lease: Lease, hooks: Hooks, batch: Sequence[Lease] = ()) -> Completion:
+    """Run a task of a batch, or adopt the receipt it already has."""
     spec = work.specs[lease.step]
     if spec.light:
-        result = _call(work, spec, lease, hooks, None)
+        result = _call(work, spec, lease, hooks, None, batch)
         return Completion(lease.task_id, lease.fence, result, key=lease.key)
     key = with_gaps(lease.key, gaps(lease))
     receipt = adopt(work.store, spec.name, key, work.scratch)
@@ -86,7 +93,7 @@ def run_task(work: Work, lease: Lease, hooks: Hooks) -> Completion:
         prefix = attempt_prefix(spec.name, key, attempt)
         folder = work.store.local_path(prefix) or work.scratch / prefix
         try:
-            result = _call(work, spec, lease, hooks, folder)
+            result = _call(work, spec, lease, hooks, folder, batch)
             result, files = _keep(work.store, folder, prefix, result)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -171,7 +178,14 @@ def gaps(lease: Lease) -> list[str]:
     ]
 
 
-def _call(work: Work, spec: StepSpec, lease: Lease, hooks: Hooks, folder: Path | None) -> str:
+def _call(
+    work: Work,
+    spec: StepSpec,
+    lease: Lease,
+    hooks: Hooks,
+    folder: Path | None,
+    batch: Sequence[Lease],
+) -> str:
     """The step's result on this task's inputs, as JSON."""
     step = work.pipeline.steps[spec.name]
     arguments = _arguments(work, spec, step, lease)
@@ -187,6 +201,7 @@ def _call(work: Work, spec: StepSpec, lease: Lease, hooks: Hooks, folder: Path |
             log=hooks.log,
             report=hooks.report,
             is_cancelled=hooks.is_cancelled,
+            together=_unfinished(work, spec, step, batch) if spec.together else (),
         )
     reached("before-step")
     result = step.function(**arguments)
@@ -194,6 +209,12 @@ def _call(work: Work, spec: StepSpec, lease: Lease, hooks: Hooks, folder: Path |
     if spec.reads_source:
         work.check_source(work.job.source)
     return step.encode(result, folder)
+
+
+def _unfinished(work: Work, spec: StepSpec, step: Step, batch: Sequence[Lease]) -> list[Chunk]:
+    """The chunks of a batch that have no receipt yet, maybe of another job: the work there is."""
+    left = [one for one in batch if work.store.stat(receipt_key(spec.name, one.key)) is None]
+    return [_chunk(step, one) for one in left]
 
 
 def _arguments(work: Work, spec: StepSpec, step: Step, lease: Lease) -> dict[str, Any]:
@@ -205,8 +226,7 @@ def _arguments(work: Work, spec: StepSpec, step: Step, lease: Lease) -> dict[str
             source = FetchedSource.of(source, work.fetch_source)
         arguments[step.source_param] = source
     if step.mapped is not None:
-        param, chunk_type = step.mapped
-        arguments[param] = chunk_type.model_validate_json(lease.chunk or "{}")
+        arguments[step.mapped[0]] = _chunk(step, lease)
     for edge in spec.edges:
         value = lease.inputs[edge.param]
         if edge.kind is EdgeKind.ALL:
@@ -218,14 +238,19 @@ def _arguments(work: Work, spec: StepSpec, step: Step, lease: Lease) -> dict[str
     return arguments
 
 
+def _chunk(step: Step, lease: Lease) -> Chunk:
+    assert step.mapped is not None
+    return step.mapped[1].model_validate_json(lease.chunk or "{}")
+
+
 def _decode(work: Work, step: str, output: Output | None) -> Any:
     if output is None:
         return None
-    files = fetch_files(work.store, output, work.scratch)
+    files = FetchedFiles(work.store, output, work.scratch)
     return work.pipeline.steps[step].decode(result_text(output, files), files)
 
 
-def result_text(output: Output, files: dict[str, Path]) -> str:
+def result_text(output: Output, files: Mapping[str, Path]) -> str:
     """A task's result, wherever its size put it."""
     return output.result or files[RESULT_NAME].read_text()
 

@@ -15,6 +15,7 @@ import resource
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 from multiprocessing.connection import Connection
@@ -66,6 +67,7 @@ class _Slot:
         self._works: dict[str, Work] = {}
         self._log = _TaskLog()
         self._lease: Lease | None = None
+        self._batch: Sequence[Lease] = ()
         self._hooks = Hooks(self._log.logger, self._report, self._is_cancelled)
         self._cancelled: int | None = None
         self._unsent: list[Outcome] = []
@@ -83,6 +85,7 @@ class _Slot:
                 self._orders[message.name] = message
             elif isinstance(message, Batch):
                 self._sent_at = time.monotonic()  # the first end may wait as long as any other
+                self._batch = message.leases
                 for lease in message.leases:
                     self._unsent.append(self._run_one(self._orders[message.orders], lease))
                     if time.monotonic() - self._sent_at > FLUSH_EVERY_S:
@@ -101,7 +104,7 @@ class _Slot:
         try:
             self._log.begin(orders, lease)
             self._lease = lease
-            done = run_task(self._work(orders), lease, self._hooks)
+            done = run_task(self._work(orders), lease, self._hooks, self._batch)
             return Finished(done, time.monotonic() - started, self._log.warnings())
         except Deferred as e:
             return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Protocol
 
+from intermission.media.approach import pictures_of
+from intermission.media.encoding import Track, encode, started
 from intermission.media.extraction import Extraction
-from intermission.media.opening import examine, open_container
+from intermission.media.opening import Examined, examine, open_container
 from intermission.media.order import Order
 from intermission.media.pictures import keyframes, pictures
+from intermission.media.soundtrack import SoundtrackWriter
+from intermission.media.stills import sheets
+from intermission.media.surveying import survey
 from intermission.media.wav import WavWriter
 
 _PROGRESS_EVERY_S = 0.25
@@ -22,7 +27,17 @@ class Say(Protocol):
     def __call__(self, **message: object) -> None: ...
 
 
-def answer(order: Order, say: Say, send: Callable[[bytes], None]) -> None:
+def prepare(order: Order) -> list[Track]:
+    """What has to be done before the lock-in: a driver opens files of its own."""
+    wanted = order.encode
+    if wanted is None or not wanted.coding.is_hardware:
+        return []
+    return started(wanted.film, wanted.passage, wanted.coding)
+
+
+def answer(
+    order: Order, prepared: Sequence[Track], say: Say, send: Callable[[bytes], None]
+) -> None:
     """Say what the file is, then whatever else the order asks for."""
     fd = order.source_fd
     examined = examine(fd, order.kind, order.limits)
@@ -42,6 +57,58 @@ def answer(order: Order, say: Say, send: Callable[[bytes], None]) -> None:
         for ms, width, height, rgb in pictures(reopen, examined, order.at_ms, fd):
             say(frame={"ms": ms, "width": width, "height": height})
             send(rgb)
+    elif order.task == "survey" and all(one.attached_picture for one in examined.info.video):
+        say(film=None)
+    elif order.task == "survey":
+        found = survey(partial(open_container, fd, order.kind, order.limits), examined, fd)
+        say(film=asdict(found.film), keys=len(found.keys))
+        send(found.shown.tobytes() + found.keys.tobytes())
+    else:
+        _produce(order, prepared, examined, say, send)
+
+
+def _produce(
+    order: Order,
+    prepared: Sequence[Track],
+    examined: Examined,
+    say: Say,
+    send: Callable[[bytes], None],
+) -> None:
+    """What a player is given: segments of pictures or of sound."""
+
+    def hand(what: str, rung: int, data: bytes) -> None:
+        say(piece={"what": what, "rung": rung, "bytes": len(data)})
+        send(data)
+
+    fd = order.source_fd
+    reopen = partial(open_container, fd, order.kind, order.limits)
+    if order.encode is not None:
+        film, passage, coding = order.encode.film, order.encode.passage, order.encode.coding
+        tracks = prepared or started(film, passage, coding)
+
+        def known() -> Sequence[int]:
+            return survey(reopen, examined, fd).shown
+
+        counted = () if film.has_stamps else known()
+        with pictures_of(reopen, film, passage, counted) as coming:
+            encode(coming, tracks, film, passage, coding, hand, _Meter(say), known)
+    elif order.stills is not None:
+        with reopen() as container:
+            for data in sheets(container, order.stills):
+                hand("sheet", 0, data)
+    elif order.soundtrack is not None:
+        track = order.soundtrack
+        with reopen() as container:
+            extraction = Extraction(
+                container,
+                examined,
+                SoundtrackWriter(track, hand),
+                track.rate_hz,
+                order.limits,
+                layout=track.layout,
+                stream=track.stream,
+            )
+            say(extracted=extraction.run(fd, _Meter(say)))
 
 
 class _Meter:

@@ -19,6 +19,7 @@ from intermission.media import jail
 from intermission.media.order import Order
 
 _ANSWER = 1
+_DEVICE_BYTES = 1 << 44
 
 
 def main() -> None:
@@ -26,9 +27,12 @@ def main() -> None:
     # The terminal's Ctrl-C reaches the whole group; what it means is the caller's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jail.die_with(order.parent_pid)
+    os.nice(order.limits.niceness)
     size_bytes = os.fstat(order.source_fd).st_size
+    # A driver maps its device's memory, and more of it than the machine has.
+    is_hardware = order.encode is not None and order.encode.coding.is_hardware
     jail.limit(
-        memory_bytes=order.limits.memory_bytes,
+        memory_bytes=_DEVICE_BYTES if is_hardware else order.limits.memory_bytes,
         # The caller's watch is shorter; this holds where the caller itself is stopped.
         cpu_s=math.ceil(order.limits.whole_wall_s(order.limits.duration_s * 1000, size_bytes)),
         file_bytes=order.limits.output_bytes if order.output_fd >= 0 else 0,
@@ -51,7 +55,7 @@ def _work(order: Order) -> None:
     import av.error
     import av.logging
 
-    from intermission.media.answering import answer
+    from intermission.media.answering import answer, prepare
     from intermission.media.refusal import AGAIN, Refused
     from intermission.media.wav import NotWritten
 
@@ -60,9 +64,10 @@ def _work(order: Order) -> None:
         if module.name not in ("av.__main__", "av.datasets"):
             importlib.import_module(module.name)
     av.logging.set_level(None)
-    _say(locked_in=jail.lock_in())
     try:
-        answer(order, _say, _send)
+        prepared = prepare(order)
+        _say(locked_in=jail.lock_in())
+        answer(order, prepared, _say, _send)
         _say(end=True)
     except Refused as e:
         _say(refused={"found": e.found, "remedy": e.remedy})

@@ -1,4 +1,4 @@
-"""One audio track as mono WAV in which sample n is media time n / rate. Runs in the child only.
+"""One audio track as samples in which sample n is media time n / rate. Runs in the child only.
 
 That libav reached the end without an error proves nothing: what was read is compared with what
 the file claims. Corrupt packets are left out and counted; silence takes their place.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import av
 import av.error
@@ -22,7 +22,7 @@ from intermission.media.info import Limits
 from intermission.media.opening import Clock, Examined, packets, raise_unless_damage
 from intermission.media.refusal import AGAIN, EXPORT, RAISE_LIMIT, Refused
 from intermission.media.timeline import TICKS_PER_S, Timeline
-from intermission.media.wav import WavWriter, max_samples
+from intermission.media.wav import SAMPLE_BYTES, max_samples
 
 _CUT_SHORT_S = Fraction(1, 10)
 """How much a file may lack that is known to have lost its end."""
@@ -35,6 +35,16 @@ _RATES_HZ = range(1000, 768_001)
 Progress = Callable[[float], None]
 
 
+class Writer(Protocol):
+    """Takes 16-bit samples, those of all channels together, one after the other."""
+
+    @property
+    def samples(self) -> int: ...
+    def write(self, pcm: bytes | memoryview) -> None: ...
+    def silence(self, samples: int) -> None: ...
+    def finish(self) -> None: ...
+
+
 class Extraction:
     """Reads one opened file once, from its first packet to its last."""
 
@@ -42,20 +52,27 @@ class Extraction:
         self,
         container: InputContainer,
         examined: Examined,
-        writer: WavWriter,
+        writer: Writer,
         rate_hz: int,
         limits: Limits,
+        *,
+        layout: str = "mono",
+        stream: int | None = None,
     ) -> None:
+        """Of the track with this number, or of the one that a player would play."""
         self._container = container
         self._examined = examined
         self._writer = writer
         self._rate_hz = rate_hz
+        self._layout = layout
+        self._sample_bytes = SAMPLE_BYTES * av.AudioLayout(layout).nb_channels
+        self._index = stream
         self._claimed_s = Fraction(examined.info.duration_ms, 1000)
         longest_s = Fraction(limits.duration_s)
         if examined.timing != "stamped":
             longest_s = min(longest_s, self._claimed_s + max(_LONG_S, self._claimed_s / 20))
         self._max_samples = min(int(longest_s * rate_hz), max_samples(limits.output_bytes))
-        horizon_s = min(self._claimed_s + _slack_s(self._claimed_s), longest_s)
+        horizon_s = min(self._claimed_s + allowance_s(self._claimed_s), longest_s)
         self._timeline = Timeline(int(horizon_s * TICKS_PER_S))
         self._clock = Clock(container)
         self._resampler: av.AudioResampler | None = None
@@ -65,7 +82,7 @@ class Extraction:
         self._reach = self._sound_reach = 0
 
     def run(self, fd: int, report: Progress) -> dict[str, Any]:
-        """Write the WAV file; what there is to say about it."""
+        """Write all of it; what there is to say about it."""
         stream = self._choose()
         if stream is not None:
             self._read(stream, fd, report)
@@ -93,6 +110,9 @@ class Extraction:
         if not allowed:
             names = ", ".join(sorted({decoders.name_of(stream) for stream in audio})) or "unknown"
             raise Refused(f"has sound in a format that is not supported ({names}).", EXPORT)
+        if self._index is not None:
+            allowed = [stream for stream in allowed if stream.index == self._index] or allowed
+            return allowed[0]
         best = container.streams.best("audio")
         return best if isinstance(best, AudioStream) and best in allowed else allowed[0]
 
@@ -149,7 +169,7 @@ class Extraction:
         if place.silence_until is not None or shape != self._format:
             self._flush()
             self._format = shape
-            self._resampler = av.AudioResampler("s16", "mono", self._rate_hz)
+            self._resampler = av.AudioResampler("s16", self._layout, self._rate_hz)
         if place.silence_until is not None:
             self._grow(self._samples(place.silence_until) - self._writer.samples)
         self._drop_samples += self._samples(place.drop)
@@ -175,7 +195,11 @@ class Extraction:
         dropped = min(self._drop_samples, piece.samples)
         self._drop_samples -= dropped
         self._check_room(piece.samples - dropped)
-        self._writer.write(memoryview(piece.planes[0])[dropped * 2 : piece.samples * 2])
+        self._writer.write(
+            memoryview(piece.planes[0])[
+                dropped * self._sample_bytes : piece.samples * self._sample_bytes
+            ]
+        )
 
     def _check_room(self, samples: int) -> None:
         if self._writer.samples + samples > self._max_samples:
@@ -192,7 +216,7 @@ class Extraction:
                 "cannot be decoded.",
                 AGAIN,
             )
-        slack_s = _CUT_SHORT_S if self._examined.is_cut else _slack_s(self._claimed_s)
+        slack_s = allowance_s(self._claimed_s, is_cut=self._examined.is_cut)
         reach_s = Fraction(self._reach, TICKS_PER_S)
         if self._examined.timing == "claimed" and reach_s < self._claimed_s - slack_s:
             self._refuse_short(reach_s, self._claimed_s)
@@ -205,6 +229,8 @@ class Extraction:
         raise Refused(f"ends after {float(found_s):.1f} of {float(expected_s):.1f} s.", AGAIN)
 
 
-def _slack_s(claimed_s: Fraction) -> Fraction:
+def allowance_s(claimed_s: Fraction, *, is_cut: bool = False) -> Fraction:
     """How much before its claim a file may end: recorders round, and tracks differ in length."""
+    if is_cut:
+        return _CUT_SHORT_S
     return max(min(Fraction(2), claimed_s / 4), claimed_s / 20)

@@ -31,6 +31,8 @@ class Limits:
     """What decoding it whole may take beyond that."""
     slowest_disk_bytes_per_s: int = 5_000_000
     """What reading its bytes may take beyond that."""
+    niceness: int = 0
+    """How far everything that is done with it steps back for others."""
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
@@ -39,6 +41,7 @@ class Limits:
             duration_s=settings.media_duration_s,
             memory_bytes=settings.media_memory_bytes,
             wall_s=settings.media_wall_s,
+            niceness=settings.media_niceness,
         )
 
     def open_wall_s(self, size_bytes: int) -> float:

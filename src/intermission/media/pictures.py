@@ -24,7 +24,7 @@ _SEEK_BEYOND_S = 5
 
 def keyframes(container: InputContainer, examined: Examined, fd: int) -> Iterator[int]:
     """Times of the key frames in ms, as the packets state them; nothing is decoded."""
-    stream = _film(container)
+    stream = film_of(container)
     if stream is None:
         return
     for other in container.streams:
@@ -55,9 +55,9 @@ def pictures(
             yield round(reel.time_s(frame) * 1000), frame.width, frame.height, _rgb(frame)
 
 
-def _playable(container: InputContainer) -> VideoStream:
+def playable(container: InputContainer) -> VideoStream:
     """The film, ready to be decoded."""
-    stream = _film(container)
+    stream = film_of(container)
     if stream is None:
         raise Refused("has no pictures.", EXPORT)
     if not decoders.is_allowed(stream):
@@ -67,7 +67,7 @@ def _playable(container: InputContainer) -> VideoStream:
     return stream
 
 
-def _film(container: InputContainer) -> VideoStream | None:
+def film_of(container: InputContainer) -> VideoStream | None:
     """The first video stream that is not cover art."""
     for stream in container.streams.video:
         if stream.codec_context is not None and not stream.disposition & Disposition.attached_pic:
@@ -119,7 +119,7 @@ class _Reel:
         return self._shown
 
     def _rewound(self, container: InputContainer) -> None:
-        self._stream = _playable(container)
+        self._stream = playable(container)
         self._restart()
 
     def _seek(self, at_s: Fraction) -> bool:
@@ -134,15 +134,17 @@ class _Reel:
     def _restart(self) -> None:
         self._shown: VideoFrame | None = None
         self._ahead: VideoFrame | None = None
-        self._decoded = self._decode()
+        self._decoded = decode(self._container, self._stream)
 
-    def _decode(self) -> Iterator[VideoFrame]:
-        for packet in packets(self._container, [self._stream]):
-            try:
-                decoded = packet.decode()
-            except av.error.InvalidDataError:
-                continue  # a damaged picture; the next may be whole
-            yield from (frame for frame in decoded if isinstance(frame, VideoFrame))
+
+def decode(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+    """Every picture that can be decoded, in the order they are shown."""
+    for packet in packets(container, [stream]):
+        try:
+            decoded = packet.decode()
+        except av.error.InvalidDataError:
+            continue  # a damaged picture; the next may be whole
+        yield from (frame for frame in decoded if isinstance(frame, VideoFrame))
 
 
 def _rgb(frame: VideoFrame) -> bytes:

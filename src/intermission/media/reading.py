@@ -31,8 +31,8 @@ DEFAULT = Limits()
 
 def probe(path: Pathish, *, limits: Limits = DEFAULT) -> MediaInfo:
     """What the file holds. Raises MediaError, naming what was found, if it is no usable media."""
-    with _order("probe", path, limits) as order, Conversation(order, _name(path)) as child:
-        return _info(child, order)
+    with order_for("probe", path, limits) as order, Conversation(order, name_of(path)) as child:
+        return info_of(child, order)
 
 
 def extract_audio(
@@ -48,10 +48,10 @@ def extract_audio(
     Late starts and gaps become silence. A file without an audio track gives an empty WAV file.
     Raises MediaError if the file ends much before its claim; nothing is left at `to` then.
     """
-    with _order("extract_audio", path, limits) as order, _output(to) as output_fd:
+    with order_for("extract_audio", path, limits) as order, _output(to) as output_fd:
         order = replace(order, output_fd=output_fd, rate_hz=rate_hz)
-        with Conversation(order, _name(path)) as child:
-            info = _info(child, order)
+        with Conversation(order, name_of(path)) as child:
+            info = info_of(child, order)
             deadline = time.monotonic() + limits.whole_wall_s(info.duration_ms, info.size_bytes)
             while "extracted" not in (message := child.listen(deadline)):
                 if on_progress is not None and "progress" in message:
@@ -62,8 +62,8 @@ def extract_audio(
 def keyframes(path: Pathish, *, limits: Limits = DEFAULT) -> list[int]:
     """Times in ms of the film's key frames, from its packets; nothing is decoded for them."""
     times_ms: list[int] = []
-    with _order("keyframes", path, limits) as order, Conversation(order, _name(path)) as child:
-        info = _info(child, order)
+    with order_for("keyframes", path, limits) as order, Conversation(order, name_of(path)) as child:
+        info = info_of(child, order)
         deadline = time.monotonic() + limits.whole_wall_s(info.duration_ms, info.size_bytes)
         while "end" not in (message := child.listen(deadline)):
             times_ms += map(int, message.get("keyframes", ()))
@@ -77,27 +77,27 @@ def frames(path: Pathish, at_ms: Sequence[int], *, limits: Limits = DEFAULT) -> 
     pictures are not turned by the stream's rotation. Read them in one thread to the end, or
     close the iterator: the child lives as long as it does.
     """
-    with _order("frames", path, limits) as order:
+    with order_for("frames", path, limits) as order:
         order = replace(order, at_ms=tuple(at_ms))
-        with Conversation(order, _name(path)) as child:
-            _info(child, order)
+        with Conversation(order, name_of(path)) as child:
+            info_of(child, order)
             while "end" not in (message := child.listen(time.monotonic() + limits.wall_s)):
                 yield _frame(child, message, limits)
 
 
-def _name(path: Pathish) -> str:
+def name_of(path: Pathish) -> str:
     return Path(path).name
 
 
 @contextmanager
-def _order(task: Any, path: Pathish, limits: Limits) -> Iterator[Order]:
+def order_for(task: Any, path: Pathish, limits: Limits) -> Iterator[Order]:
     """The file, open and known for what it is, as an order for a child."""
     fd = _open(path)
     try:
         kind = sniff(lambda offset, length: os.pread(fd, length, offset))
         if isinstance(kind, NotMedia):
             raise MediaError(
-                f"{_name(path)} is not media: it is {kind.found}.",
+                f"{name_of(path)} is not media: it is {kind.found}.",
                 remedy=EXPORT if os.fstat(fd).st_size else AGAIN,
             )
         if importlib.util.find_spec("av") is None:
@@ -121,7 +121,7 @@ def _open(path: Pathish) -> int:
         ) from e
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise MediaError(f"{_name(path)} is not a file.", remedy="Give the path of a media file.")
+        raise MediaError(f"{name_of(path)} is not a file.", remedy="Give the path of a media file.")
     return fd
 
 
@@ -142,7 +142,7 @@ def _output(to: Pathish) -> Iterator[int]:
         os.close(fd)
 
 
-def _info(child: Conversation, order: Order) -> MediaInfo:
+def info_of(child: Conversation, order: Order) -> MediaInfo:
     size_bytes = os.fstat(order.source_fd).st_size
     deadline = time.monotonic() + order.limits.open_wall_s(size_bytes)
     while "info" not in (message := child.listen(deadline)):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from intermission.errors import IntermissionError, UsageError
+from intermission.pipeline.chunk import Chunk
 
 _NAME = re.compile(r"[\w@+=,()\[\]][\w@+=,()\[\] .-]*(/[\w@+=,()\[\]][\w@+=,()\[\] .-]*)*")
 
@@ -49,11 +50,15 @@ class Context:
         log: logging.Logger | None = None,
         report: Callable[[float], None] = _nothing,
         is_cancelled: Callable[[], bool] = _never,
+        together: Sequence[Chunk] = (),
     ) -> None:
         self.folder = folder
         self.idempotency_key = idempotency_key
         """Equal for every attempt at the same task: pass it on to a paid API."""
         self.attempt = attempt
+        self.together = together
+        """For a step with `together`: the chunks this slot was given at once, in order, without
+        those that are finished."""
         self.log = log or logging.getLogger("intermission.step")
         self._report = report
         self._is_cancelled = is_cancelled

@@ -1,4 +1,4 @@
-"""`File`: a path in a step's result that stands for one of the task's artifacts."""
+"""`File` and `Files`: what in a step's result stands for the task's artifacts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import PlainSerializer, PlainValidator, SerializationInfo, ValidationInfo
+from pydantic import Field, PlainSerializer, PlainValidator, SerializationInfo, ValidationInfo
 
 
 class Kept(NamedTuple):
@@ -36,3 +36,21 @@ def _to_path(value: Any, info: ValidationInfo) -> Path:
 File = Annotated[Path, PlainSerializer(_to_name), PlainValidator(_to_path)]
 """Annotate a result's field with it and fill it from `ctx.out(name)`; the next step gets a path
 to the same bytes, verified, wherever it runs."""
+
+
+def _as_nothing(_: Mapping[str, Path]) -> None:
+    return None
+
+
+def _all_files(_: Any, info: ValidationInfo) -> Mapping[str, Path]:
+    return cast("Mapping[str, Path] | None", info.context) or {}
+
+
+Files = Annotated[
+    Mapping[str, Path],
+    PlainSerializer(_as_nothing),
+    PlainValidator(_all_files),
+    Field(validate_default=True),
+]
+"""Annotate a result's field with it, and leave it empty: the next step finds there the paths of
+all files of the task by name, each fetched and verified when it is asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -12,20 +13,25 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
 from intermission.errors import ParameterError, PipelineError
-from intermission.model import Edge, EdgeKind, StepKind, StepSpec, canonical
+from intermission.model import Edge, EdgeKind, Source, StepKind, StepSpec, canonical
 from intermission.pipeline.context import Context, is_output_name
 from intermission.pipeline.hints import holds_set, list_item, type_name, without_none
 from intermission.pipeline.step import Step, encode_parameter
 
-Resolve = Callable[[dict[str, Any]], Mapping[str, Any]]
+Resolve = Callable[..., Mapping[str, Any]]
+Preview = Callable[..., Mapping[str, str]]
 
 
 class Pipeline:
     """A named graph of steps with typed parameters.
 
     `output` names the folder beside the source in which its outputs appear (the pipeline's
-    name unless given). `resolve` takes the parameters of a new job and may give other values
-    for some: what only the machine knows, such as which weights a model's name stands for.
+    name unless given). `resolve` takes the parameters of a new job, and its source (None until it
+    is known) if it has a second parameter, and may give other values for some: what only the
+    machine knows, such as which weights a model's name stands for.
+    `preview` is called now and then while a job runs, with the results that are there so far: its
+    parameters are named like those of a step, and of a mapped step's list None is what is not
+    done yet. What it returns, texts by name, is published below the job's `{version}`.
     """
 
     def __init__(
@@ -35,9 +41,11 @@ class Pipeline:
         *,
         output: str | None = None,
         resolve: Resolve | None = None,
+        preview: Preview | None = None,
     ) -> None:
         self.name = name
         self.output = output or name
+        self.preview = preview
         self._resolve = resolve
         for what in (self.name, self.output):
             if not is_output_name(what) or "/" in what:
@@ -58,7 +66,7 @@ class Pipeline:
         if not self.steps:
             raise PipelineError(f"pipeline {name} has no steps.")
         self.specs: tuple[StepSpec, ...] = self._specs()
-        _ = self._plan_of, self.parameters
+        _ = self._plan_of, self.parameters, self.preview_inputs
 
     def __repr__(self) -> str:
         return f"<pipeline {self.name}: {', '.join(self.steps)}>"
@@ -122,8 +130,18 @@ class Pipeline:
             raise self._wrong(
                 step, 'has on_error="gap" but is not mapped', "Only a chunk can be a gap."
             )
+        unknown = set(step.together) - set(step.mapped[1].model_fields if step.mapped else ())
+        if unknown:
+            raise self._wrong(
+                step,
+                f"names {unknown.pop()!r} in together, which is no field of its chunk",
+                "Name fields of the chunk it is mapped over.",
+            )
+        if step.front and kind in (StepKind.MAP, StepKind.PLAN):
+            raise self._wrong(step, "is the front but is mapped or a plan", "Only one task can be.")
+        self._check_groups(step)
         publish = step.publish
-        if publish is None and last and kind is not StepKind.PLAN:
+        if publish is None and (last or step.front) and kind is not StepKind.PLAN:
             publish = f"{step.name}/{{index:05d}}/{{name}}" if step.mapped else "{name}"
         return StepSpec(
             name=step.name,
@@ -142,7 +160,29 @@ class Pipeline:
             light=step.light,
             gap=step.gap,
             publish=publish,
+            together=step.together,
+            groups=step.groups,
+            front=step.front,
         )
+
+    def _check_groups(self, step: Step) -> None:
+        groups = step.groups
+        if groups is None:
+            return
+        fields = set(step.mapped[1].model_fields if step.mapped else ())
+        if groups.by not in fields or groups.size not in fields | {""}:
+            raise self._wrong(
+                step,
+                f"has groups by {groups.by!r} of the size {groups.size!r}, "
+                "which are no fields of its chunk",
+                "Name fields of the chunk it is mapped over.",
+            )
+        if groups.skipped and groups.skipped not in self.steps:
+            raise self._wrong(
+                step,
+                f"says that {groups.skipped!r} knows which groups are skipped",
+                "Name a step of the pipeline.",
+            )
 
     def _plan(self, step: Step) -> Step:
         assert step.mapped
@@ -220,6 +260,21 @@ class Pipeline:
                     )
         return found
 
+    @cached_property
+    def preview_inputs(self) -> tuple[str, ...]:
+        """The steps and parameters that the preview takes."""
+        if self.preview is None:
+            return ()
+        named = tuple(inspect.signature(self.preview).parameters)
+        unknown = set(named) - self.steps.keys() - self.parameters.keys()
+        if unknown:
+            raise PipelineError(
+                f"pipeline {self.name}: its preview takes {min(unknown)!r}, which is neither a "
+                "step nor a parameter.",
+                remedy="Name its parameters like steps and parameters of the pipeline.",
+            )
+        return named
+
     def _default(self, step: Step, name: str, hint: Any) -> Any:
         """A parameter's default as a value of its type, so that 1 and 1.0 are the same float."""
         what = f"has the parameter {name!r} of type {type_name(hint)}"
@@ -244,7 +299,7 @@ class Pipeline:
                 "Make the default a value of that type.",
             ) from e
 
-    def bind(self, values: Mapping[str, Any]) -> str:
+    def bind(self, values: Mapping[str, Any], source: Source | None = None) -> str:
         """All parameters as canonical JSON: given values checked, the rest from defaults.
 
         Strings, as they come from a command line, are parsed by the parameter's type.
@@ -265,7 +320,8 @@ class Pipeline:
                 )
             bound[name] = value
         if self._resolve is not None:
-            bound |= self._resolve(dict(bound))
+            takes_source = len(inspect.signature(self._resolve).parameters) > 1
+            bound |= self._resolve(dict(bound), *([source] if takes_source else []))
         return canonical(
             {
                 name: json.loads(encode_parameter(self.parameters[name][0], bound[name]))

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 
 from intermission.errors import Permanent, PipelineError
-from intermission.model import Source, canonical
+from intermission.model import Groups, Source, canonical
 from intermission.pipeline.chunk import Chunk, joined, ordered
 from intermission.pipeline.context import Context, is_output_name
 from intermission.pipeline.file import Kept
@@ -38,6 +38,9 @@ class Step:
         light: bool,
         on_error: Literal["fail", "gap"],
         publish: str | None,
+        together: tuple[str, ...],
+        groups: Groups | None,
+        front: bool,
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -51,6 +54,9 @@ class Step:
         self.light = light
         self.gap = on_error == "gap"
         self.publish = publish
+        self.together = together
+        self.groups = groups
+        self.front = front
         counts = {"version": version, "attempts": attempts, "concurrency": concurrency}
         for option, value in counts.items():
             if value is not None and value < 1:
@@ -65,8 +71,8 @@ class Step:
         if publish is not None and not _is_template(publish):
             raise PipelineError(
                 f"step {self.name}: {publish!r} cannot name published files.",
-                remedy="Use a relative name that may hold {index}, {name}, {ext} and {stem}, "
-                "such as 'chunks/chunk_{index:04d}.txt'.",
+                remedy="Use a relative name that may hold {index}, {name}, {ext}, {stem} and "
+                "{version}, such as 'chunks/chunk_{index:04d}.txt'.",
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -197,7 +203,8 @@ class Step:
 
 def _is_template(publish: str) -> bool:
     try:
-        return is_output_name(publish.format(index=0, name="name", stem="stem", ext="ext"))
+        fields = {"index": 0, "name": "name", "stem": "stem", "ext": "ext"}
+        return all(is_output_name(publish.format(version=v, **fields)) for v in ("", "v/"))
     except (LookupError, ValueError):
         return False
 
@@ -219,6 +226,9 @@ def step(
     light: bool = False,
     on_error: Literal["fail", "gap"] = "fail",
     publish: str | None = None,
+    together: tuple[str, ...] = (),
+    groups: Groups | None = None,
+    front: bool = False,
 ) -> Callable[[Callable[..., Any]], Step]:
     """Make a function a step.
 
@@ -230,7 +240,15 @@ def step(
     cheaper to repeat than to store, so no receipt is written. `on_error="gap"`: a chunk that
     fails for good is None in the fan-in instead of failing the job. `publish`: the name of
     the task's file among the outputs, such as `"chunks/chunk_{index:04d}.txt"`; the last
-    steps of a pipeline publish their files as they are named.
+    steps of a pipeline publish their files as they are named. `together`: fields of the chunk;
+    tasks that agree in them run one after the other in one slot, where the first may prepare
+    what the others need: `ctx.together` is the chunks of those left. `groups`: the field of the
+    chunk by which `status` tells tasks apart.
+
+    Where `publish` begins with `{version}`, the first job of a source publishes at the top and
+    every other job, with other parameters, in a folder of its own. `front=True`: the step's files
+    are texts that lead to those; `{version}` in them stands for the job's folder. They are
+    published at the top, each in one step, so that what was there works until then.
     """
 
     def wrap(function: Callable[..., Any]) -> Step:
@@ -246,6 +264,9 @@ def step(
             light=light,
             on_error=on_error,
             publish=publish,
+            together=together,
+            groups=groups,
+            front=front,
         )
 
     return wrap

@@ -131,6 +131,9 @@ class Settings(BaseModel):
     media_wall_s: _Duration = Field(
         default=60.0, description="seconds for opening a media file, before its length counts"
     )
+    media_niceness: Annotated[int, Field(ge=0, le=19)] = Field(
+        default=0, description="how far decoding and encoding step back for others, 0 to 19"
+    )
     speech_device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="where speech models run: auto, cpu or cuda"
     )

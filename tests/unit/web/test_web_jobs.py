@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,17 @@ from intermission.app.fleet import Fleet
 from intermission.app.found import Found
 from intermission.app.look import event_fields
 from intermission.cli import jsonout
-from intermission.model import Failure, identity
-from intermission.testing.jobs import chunks, completion, fan_job, line_job, submit
+from intermission.model import Failure, Groups, identity
+from intermission.testing.jobs import (
+    chunks,
+    completion,
+    fan_job,
+    job,
+    line_job,
+    mapped,
+    plan,
+    submit,
+)
 from intermission.web.api import events as event_api
 from intermission.web.api.shapes import EventShape, JobShape, TaskShape
 
@@ -264,3 +274,23 @@ def test_a_program_reads_the_server_as_it_reads_the_command(fleet: Fleet, tmp_pa
     assert jsonout.task_fields(task).items() <= TaskShape.of(task).model_dump(mode="json").items()
     for event in fleet.ledger.events():
         assert event_fields(event) == EventShape.of(event).model_dump(mode="json")
+
+
+def test_groups_are_counted(client: TestClient, fleet: Fleet) -> None:
+    grouped = replace(
+        job(plan("cut"), mapped("hear", "cut", groups=Groups(by="n"))), key=identity("grouped")
+    )
+    submit(fleet.ledger, grouped)
+    path = f"/api/v1/jobs/{grouped.key}/groups"
+    assert client.get(path).json() == {"groups": []}
+    (lease,) = fleet.ledger.claim("w", 1, lease_ttl_s=60)
+    fleet.ledger.complete([completion(fleet.ledger, grouped, lease, chunks(2))])
+    (lease,) = fleet.ledger.claim("w", 1, lease_ttl_s=60)
+    fleet.ledger.complete([completion(fleet.ledger, grouped, lease)])
+    told = client.get(path).json()["groups"]
+    assert [(one["name"], one["state"], one["done"], one["total"]) for one in told] == [
+        ("0", "completed", 1, 1),
+        ("1", "pending", 0, 1),
+    ]
+    assert {(one["step"], one["by"], one["unit"]) for one in told} == {("hear", "n", "tasks")}
+    assert client.get(f"/api/v1/jobs/{identity('none')}/groups").status_code == 404

@@ -264,7 +264,7 @@ class Registration(Call):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     version: Annotated[str, Field(max_length=64)]
-    can: Annotated[tuple[Label, ...], Field(max_length=1000)] = ()
+    can: Annotated[tuple[Label, ...], Field(max_length=100)] = ()
     metadata: dict[str, Any] = Field(default_factory=dict)
     expires_s: Annotated[float, Field(gt=0, le=10 * 366 * 24 * 3600)] | None = None
 

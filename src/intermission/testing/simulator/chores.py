@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from intermission.engine.gc import collect
-from intermission.engine.rebuild import rebuild
 from intermission.testing.simulator.process import Process
 from intermission.testing.simulator.worker import LEASE_TTL_S
+from intermission.upkeep.gc import collect
+from intermission.upkeep.rebuild import rebuild
 
 GRACE_S = 2 * LEASE_TTL_S
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from intermission.engine.gc import collect
 from intermission.engine.receipt import receipt_key
 from intermission.model import Output, Receipt, TaskState
 from intermission.testing.ledger.history import check_history
 from intermission.testing.simulator.audit import Violation
 from intermission.testing.simulator.chores import GRACE_S
 from intermission.testing.simulator.world import World
+from intermission.upkeep.gc import collect
 
 Results = Mapping[str, tuple[str, Mapping[str, bytes]]]
 """By a task's name, its result and its files; under "" the outputs for people."""

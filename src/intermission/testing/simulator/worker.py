@@ -16,9 +16,7 @@ from intermission.engine.keeper import Held, Keeper
 from intermission.engine.outcome import Failed, Faulted, Finished, Outcome, Spoiled
 from intermission.engine.plan import expand, with_gaps
 from intermission.engine.publish import publish
-from intermission.engine.rebuild import remember_job
 from intermission.engine.run_task import Hooks, Work, gaps, run_task
-from intermission.engine.verify import verify
 from intermission.engine.workspace import Workspace
 from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError, LedgerError
 from intermission.model import Completion, JobState, Lease
@@ -26,6 +24,8 @@ from intermission.telemetry import reached
 from intermission.testing.simulator.process import Process
 from intermission.testing.simulator.talk import TALK
 from intermission.testing.simulator.world import World
+from intermission.upkeep.rebuild import remember_job
+from intermission.upkeep.verify import verify
 
 LEASE_TTL_S = 8.0
 RENEW_EVERY_S = 2.0

@@ -13,16 +13,17 @@ import asyncio
 import logging
 import time
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from starlette.types import Send
 
+from intermission.app.groups import GroupNews, group_fields
 from intermission.model import Event
 from intermission.ports.ledger import Ledger
-from intermission.web.api.shapes import EventShape
+from intermission.web.api.shapes import EventShape, GroupEventShape
 
 BUFFER_MAX_BYTES = 1024 * 1024
 """What may wait for one watcher."""
@@ -31,6 +32,8 @@ SEND_S = 10.0
 """How long a watcher may take to accept what is sent."""
 _LOG = logging.getLogger(__name__)
 _STILL_HERE = b": still here\n\n"
+GROUPED_JOBS_MAX = 256
+"""Of how many jobs it is remembered how far their groups were."""
 
 
 def frame(event: Event) -> bytes:
@@ -121,6 +124,31 @@ class Watcher:
                 await self._send({"type": "http.response.body", "body": taken, "more_body": True})
 
 
+class GroupFrames:
+    """The groups of jobs, told after the events that changed them. They have no number."""
+
+    def __init__(self) -> None:
+        self._news: OrderedDict[str, GroupNews] = OrderedDict()
+
+    def after(self, ledger: Ledger, job_key: str, events: Sequence[Event]) -> bytes:
+        if job_key not in self._news:
+            rows = [row for row in ledger.jobs(job_key) if row.job.key == job_key]
+            if not rows:
+                return b""
+            self._news[job_key] = GroupNews(rows[0].job)
+        self._news.move_to_end(job_key)
+        while len(self._news) > GROUPED_JOBS_MAX:
+            self._news.popitem(last=False)
+        own = [event for event in events if event.job_key == job_key]
+        shapes = [
+            GroupEventShape(job=job_key, **group_fields(group))
+            for group in self._news[job_key].after(ledger, own)
+        ]
+        return b"".join(
+            f"event: group\ndata: {shape.model_dump_json()}\n\n".encode() for shape in shapes
+        )
+
+
 class Hub:
     """Lives in the event loop; `begin` and `heard` alone are called by the tail's thread."""
 
@@ -131,6 +159,7 @@ class Hub:
         self._pumps: set[asyncio.Task[None]] = set()
         self._remind_at_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._groups = GroupFrames()
 
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -139,11 +168,14 @@ class Hub:
         """The tail has found the end of the log."""
         self._call(self._begin, seq)
 
-    def heard(self, _: Ledger, events: Sequence[Event]) -> None:
+    def heard(self, ledger: Ledger, events: Sequence[Event]) -> None:
         """A page of events, or none; every look of the tail is also a chance to remind."""
         batches: dict[str | None, Batch] = {None: Batch()} if events else {}
+        last = {event.job_key: event.seq for event in events}
         for event in events:
             frames = frame(event)
+            if event.seq == last[event.job_key] and self._watchers:
+                frames += self._groups.after(ledger, event.job_key, events)
             batches[None].add(event.seq, frames)
             batches.setdefault(event.job_key, Batch()).add(event.seq, frames)
         now_s = time.monotonic()

@@ -219,7 +219,7 @@ class _Known:
         found: dict[str, tuple[str, FileRef]] = {}
         for task, output in self._fleet.ledger.receipts(row.job.key):
             spec = row.job.step(task.step)
-            if spec.publish is None:
+            if spec.publish is None or spec.front:  # the front leads to the same files once more
                 continue
             for file in output.files:
                 if file.name != RESULT_NAME:

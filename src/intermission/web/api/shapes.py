@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from intermission.app.groups import GroupState
 from intermission.app.look import event_fields, timestamp
 from intermission.app.places import place_of
 from intermission.model import Event, JobRow, JobState, TaskRow, TaskState
@@ -94,6 +95,32 @@ class TaskShape(BaseModel):
             ended=_when(row.ended_ms),
             ready=_when(row.ready_ms),
         )
+
+
+class GroupShape(BaseModel):
+    """Tasks of a step that agree in a field, such as one quality of a film."""
+
+    step: str
+    by: str
+    name: str
+    state: GroupState
+    done: int
+    total: int
+    unit: str
+    reason: str | None
+
+
+class GroupEventShape(GroupShape):
+    """A group that is not what it was, in the stream of events."""
+
+    event: Literal["group"] = "group"
+    job: str
+
+
+class GroupList(BaseModel):
+    """How far a job is in each of its groups; empty for pipelines that have none."""
+
+    groups: list[GroupShape]
 
 
 class EventShape(BaseModel):

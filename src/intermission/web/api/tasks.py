@@ -8,10 +8,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from intermission.app.fleet import Fleet
+from intermission.app.groups import group_fields, groups_of
 from intermission.model import TaskState
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
-from intermission.web.api.shapes import TaskPage, TaskShape
+from intermission.web.api.shapes import GroupList, GroupShape, TaskPage, TaskShape
 from intermission.web.problems import Problem, documented
 
 
@@ -50,5 +51,12 @@ def tasks_router(fleet: Fleet) -> APIRouter:
             f"job {key[:10]} has no task {id}.",
             remedy="GET /api/v1/jobs/{key}/tasks lists them.",
         )
+
+    @router.get("/jobs/{key}/groups", operation_id="listGroups")
+    def groups(key: JobKey) -> GroupList:
+        """Show how far a job is in each of its groups, such as the qualities of a film."""
+        job = job_row(fleet.ledger, key).job
+        found = groups_of(fleet.ledger, job)
+        return GroupList(groups=[GroupShape(**group_fields(group)) for group in found])
 
     return router

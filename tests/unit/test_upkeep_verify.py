@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from engine_bench import Bench
 
-from intermission.engine.verify import verify
 from intermission.model import JobState, TaskState
+from intermission.upkeep.verify import verify
 
 FILES = {"audio", "hear[0]", "hear[1]", "hear[2]", "join", "stamp"}
 """The tasks that have a file."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from engine_bench import Bench
 
-from intermission.engine.rebuild import adopt_all, rebuild, remember_job, remembered_jobs
 from intermission.errors import StoreError
 from intermission.model import JobState, TaskState
 from intermission.testing.simulator.talk import GAP
+from intermission.upkeep.rebuild import adopt_all, rebuild, remember_job, remembered_jobs
 
 WITH_RECEIPTS = {
     *("audio", "parts", "pages", "hear[0]", "hear[1]", "hear[2]"),

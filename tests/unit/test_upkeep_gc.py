@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from engine_bench import Bench
 
-from intermission.engine.gc import Swept, collect
 from intermission.telemetry import listen
+from intermission.upkeep.gc import Swept, collect
 
 GRACE_S = 100.0
 ORPHAN = "artifacts/hear/k/00001-dead/words.txt"

@@ -1,0 +1,133 @@
+"""The ffmpeg program by itself: the film that is transcoded, the same ladder without us, SSIM.
+
+Every encoder gets the settings that `transcode` uses, and every quality is made from the next
+larger one where they are made together.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import imageio_ffmpeg
+
+FFMPEG = imageio_ffmpeg.get_ffmpeg_exe()
+QUIET = [FFMPEG, "-hide_banner", "-nostdin", "-y", "-v", "error"]
+SEGMENT_S = 4
+CORES = 2
+_SSIM = re.compile(r"SSIM .*All:([0-9.]+)")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One quality of the ladder."""
+
+    height: int
+    kbps: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.height}p"
+
+    @property
+    def width(self) -> int:
+        return 2 * round(self.height * 16 / 9 / 2)
+
+    @property
+    def scale(self) -> str:
+        return f"scale={self.width}:{self.height}:flags=bicubic:out_range=tv"
+
+
+def make_film(trailer: Path, path: Path, height: int, seconds: float) -> Path:
+    """An animated film, again and again, with the grain that a camera would give it."""
+    grain = f"{Rung(height, 0).scale},fps=24,noise=c0s=4:allf=t,format=yuv420p"
+    coding = ["-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-c:a", "aac", "-ac", "2"]
+    source = ["-stream_loop", "-1", "-i", str(trailer), "-t", str(seconds), "-vf", grain]
+    subprocess.run([*QUIET, *source, *coding, "-ar", "48000", str(path)], check=True)
+    return path
+
+
+def together(film: Path, folder: Path, rungs: Sequence[Rung]) -> None:
+    """One command: decoded once, scaled in a cascade, all qualities and the sound."""
+    argv = [*QUIET, "-i", str(film), "-filter_complex", _cascade(rungs)]
+    subprocess.run([*argv, *_pictures(rungs), *_sound(), *_hls(folder, rungs, True)], check=True)
+
+
+def one_by_one(film: Path, folder: Path, rungs: Sequence[Rung]) -> None:
+    """A command for each quality, the first with the sound."""
+    for n, rung in enumerate(rungs):
+        argv = [*QUIET, "-i", str(film), "-filter_complex", _cascade([rung]), *_pictures([rung])]
+        sound = _sound() if n == 0 else []
+        subprocess.run([*argv, *sound, *_hls(folder, [rung], n == 0)], check=True)
+
+
+def in_passages(film: Path, folder: Path, rungs: Sequence[Rung], seconds: float, by_s: int) -> None:
+    """A script: a command for each passage, as many at once as there are cores; sound apart."""
+
+    def passage(number: int) -> None:
+        where = ["-ss", str(number * by_s), "-t", str(by_s), "-i", str(film)]
+        argv = [*QUIET, "-threads", "1", *where, "-filter_complex_threads", "1"]
+        argv += ["-filter_complex", _cascade(rungs), *_pictures(rungs), "-threads", "1"]
+        subprocess.run([*argv, *_hls(folder / str(number), rungs, False)], check=True)
+
+    sound = [*QUIET, "-i", str(film), *_sound(), "-vn", *_hls(folder, [], True)]
+    with ThreadPoolExecutor(CORES) as pool:
+        work = [pool.submit(subprocess.run, sound, check=True)]
+        work += [pool.submit(passage, n) for n in range(-int(-seconds // by_s))]
+        for one in work:
+            one.result()
+
+
+def decode(film: Path) -> None:
+    """Every picture, for nothing."""
+    subprocess.run([*QUIET, "-i", str(film), "-map", "0:v", "-f", "null", "-"], check=True)
+
+
+def ssim(playlist: Path, film: Path, rung: Rung) -> float:
+    """How much the pictures of a quality are like those of the film, scaled to its size."""
+    compare = f"[1:v]{rung.scale}[film];[0:v][film]ssim"
+    inputs = ["-i", str(playlist), "-i", str(film), "-lavfi", compare]
+    argv = [FFMPEG, "-hide_banner", "-nostdin", *inputs, "-an", "-f", "null", "-"]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True)
+    found = _SSIM.search(done.stderr)
+    if found is None:
+        raise RuntimeError(f"ffmpeg did not tell the SSIM:\n{done.stderr[-1000:]}")
+    return float(found[1])
+
+
+def _cascade(rungs: Sequence[Rung]) -> str:
+    """[v0], [v1], …: each scaled from the one before it."""
+    graph, before = [], "0:v"
+    for n, rung in enumerate(rungs[:-1]):
+        graph.append(f"[{before}]{rung.scale},split[v{n}][r{n}]")
+        before = f"r{n}"
+    last = len(rungs) - 1
+    return ";".join([*graph, f"[{before}]{rungs[last].scale}[v{last}]"])
+
+
+def _pictures(rungs: Sequence[Rung]) -> list[str]:
+    argv = [one for n in range(len(rungs)) for one in ("-map", f"[v{n}]")]
+    for n, rung in enumerate(rungs):
+        argv += [f"-maxrate:v:{n}", f"{rung.kbps}k", f"-bufsize:v:{n}", f"{2 * rung.kbps}k"]
+    argv += ["-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-pix_fmt", "yuv420p"]
+    argv += ["-g", "1048576", "-forced-idr", "1", "-x264-params", "scenecut=0:open-gop=0"]
+    return [*argv, "-force_key_frames", f"expr:gte(t,n_forced*{SEGMENT_S})"]
+
+
+def _sound() -> list[str]:
+    return ["-map", "0:a", "-c:a", "aac", "-b:a", "128k", "-ac", "2", "-ar", "48000"]
+
+
+def _hls(folder: Path, rungs: Sequence[Rung], has_sound: bool) -> list[str]:
+    group = ",agroup:sound" if has_sound else ""
+    tracks = [f"v:{n}{group},name:{rung.name}" for n, rung in enumerate(rungs)]
+    tracks += ["a:0,agroup:sound,name:sound"] if has_sound else []
+    argv = ["-f", "hls", "-hls_time", str(SEGMENT_S), "-hls_playlist_type", "vod"]
+    argv += ["-hls_segment_type", "fmp4", "-var_stream_map", " ".join(tracks)]
+    argv += ["-hls_fmp4_init_filename", "init.mp4", "-master_pl_name", "master.m3u8"]
+    argv += ["-hls_segment_filename", str(folder / "%v" / "seg_%05d.m4s")]
+    return [*argv, str(folder / "%v" / "index.m3u8")]

@@ -1,0 +1,112 @@
+"""What is known of a film's pictures, and which of them are to be encoded how: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+PQ, HLG = 16, 18
+HDR_TRANSFERS = (PQ, HLG)
+"""How these call themselves in a stream (ITU-T H.273)."""
+RGB, BT709 = 0, 1
+
+
+@dataclass(frozen=True)
+class Film:
+    """The pictures of a source, as they are to be shown.
+
+    Times are whole ticks, `scale` of them a second, since the source's first moment.
+    """
+
+    codec: str
+    width: int
+    height: int
+    """Upright and with square pixels."""
+    scale: int
+    origin: int
+    """The stamp of the first moment."""
+    frames: int
+    end: int
+    """When the last picture ends."""
+    late: int
+    """When the first picture would be shown. It is shown from the first moment on."""
+    has_stamps: bool
+    """Whether pictures can be told by their times. Those that cannot are counted."""
+    rotation_deg: int
+    """How far to turn the pictures counter-clockwise."""
+    is_interlaced: bool
+    bits: int
+    primaries: int
+    transfer: int
+    matrix: int
+    full_range: bool
+
+    @property
+    def is_hdr(self) -> bool:
+        """Brighter than a screen of old can show: PQ or HLG."""
+        return self.transfer in HDR_TRANSFERS
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Film:
+        """Raises KeyError or TypeError for anything but a whole description."""
+        types = {"int": int, "str": str, "bool": bool}
+        for field in fields(cls):
+            if type(told[field.name]) is not types[str(field.type)]:
+                raise TypeError(f"{field.name} is {told[field.name]!r}")
+        return cls(**{field.name: told[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One quality: the size of its pictures, and the most it may take."""
+
+    width: int
+    height: int
+    kbps: int
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How pictures are encoded, whatever their size. All of it decides about the bytes."""
+
+    codec: str = "h264"
+    encoder: str = "libx264"
+    preset: str = "veryfast"
+    crf: int = 23
+    threads: int = 1
+    bits: int = 8
+    tone_map: bool = False
+    """Bring a film in HDR into the range of every screen."""
+
+    @property
+    def is_hardware(self) -> bool:
+        return self.encoder.endswith("_nvenc")
+
+    @property
+    def pix_fmt(self) -> str:
+        if self.bits > 8:
+            return "p010le" if self.is_hardware else "yuv420p10le"
+        return "yuv420p"
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of a film, in segments, to be encoded in several sizes at once."""
+
+    cuts: tuple[int, ...]
+    """When each segment begins: the time of a picture."""
+    end: int
+    frames: int
+    first_segment: int
+    keys: tuple[int, ...]
+    """Stamps of key frames at or before the beginning, to be tried in this order; none of them
+    where it is read from the start."""
+    rungs: tuple[Rung, ...] = ()
+    """Largest first."""
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Passage:
+        rungs = tuple(Rung(**rung) for rung in told["rungs"])
+        return cls(
+            **{**told, "cuts": tuple(told["cuts"]), "keys": tuple(told["keys"]), "rungs": rungs}
+        )

@@ -1,0 +1,47 @@
+"""Subtitles of a film: found when the job is made, so that other words are another job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intermission import Source
+from intermission.errors import ParameterError
+
+AUTO = "auto"
+TEXT_MAX_BYTES = 4 * 1024**2
+_HEAD = "WEBVTT"
+
+
+def text_of(asked: str, source: Source | None) -> str:
+    """The subtitles somebody asked for, as WebVTT: a file's, or those that lie beside the source.
+
+    What is such a text already, because the job is known, stays as it is.
+    """
+    if not asked or asked.startswith(_HEAD):
+        return asked
+    if asked == AUTO:
+        path = _beside(source)
+        return _read(path) if path is not None and path.is_file() else ""
+    return _read(Path(asked).expanduser())
+
+
+def _beside(source: Source | None) -> Path | None:
+    """Where `transcribe` puts the subtitles of a file of this machine."""
+    if source is None or not source.uri.startswith("file:"):
+        return None
+    stem = source.path.stem
+    return source.path.parent / "transcripts" / stem / f"{stem}.vtt"
+
+
+def _read(path: Path) -> str:
+    try:
+        # Whoever names a file that is no such file learns nothing of it.
+        text = path.read_bytes().decode("utf-8-sig") if path.suffix == ".vtt" else ""
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    if not text.startswith(_HEAD) or len(text) > TEXT_MAX_BYTES:
+        raise ParameterError(
+            f"the subtitles {path} are no WebVTT file of at most {TEXT_MAX_BYTES >> 20} MiB.",
+            remedy="Give one that ends in .vtt, or auto for the transcript beside the source.",
+        )
+    return text.replace("\r\n", "\n")

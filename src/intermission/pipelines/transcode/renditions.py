@@ -1,0 +1,123 @@
+"""What can be played of a film, put together from the results of steps; files are not opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from intermission.errors import Permanent
+from intermission.media.film import Film
+from intermission.pipelines.transcode.ladder import Quality, Rungs
+from intermission.pipelines.transcode.playlists import (
+    Rendition,
+    following,
+    manifest,
+    master_playlist,
+    media_playlist,
+)
+from intermission.pipelines.transcode.shapes import SOUND_HZ, Encoded, Probed, Sound
+
+
+def pictures_of(probe: Probed, rungs: Rungs, encoded: Sequence[Encoded | None]) -> list[Rendition]:
+    """Every quality, as far as its segments follow each other from the beginning."""
+    return [_pictures(probe, one, encoded) for one in rungs.qualities]
+
+
+def _pictures(probe: Probed, quality: Quality, encoded: Sequence[Encoded | None]) -> Rendition:
+    assert probe.film is not None
+    mine = [one for one in encoded if one is not None and one.quality == quality.name]
+    if len({(one.init_sha256, one.codecs) for one in mine}) > 1:
+        raise Permanent(f"the passages of {quality.name} were encoded in different ways.")
+    parts = following([part for one in mine for part in one.parts])
+    return Rendition(
+        name=quality.name,
+        codecs=mine[0].codecs if mine else "",
+        scale=probe.film.scale,
+        parts=parts,
+        is_whole=bool(parts) and parts[-1].end == probe.film.end,
+        width=quality.width,
+        height=quality.height,
+        kbps=quality.kbps,
+    )
+
+
+def sound_of(made: Sound) -> Rendition:
+    return Rendition(
+        name=f"audio/{made.track.number}",
+        codecs=made.codecs,
+        scale=SOUND_HZ,
+        parts=made.parts,
+        is_whole=True,
+        language=made.track.language,
+        channels=made.track.channels,
+        rate_hz=SOUND_HZ,
+    )
+
+
+class Segments(Mapping[str, Path]):
+    """The files of a quality by name, each fetched when it is asked for."""
+
+    def __init__(self, quality: str, encoded: Iterable[Encoded | None]) -> None:
+        self._found = {
+            name.partition("/")[2]: (one.files, name)
+            for one in encoded
+            if one is not None and one.quality == quality
+            for name in one.files
+        }
+
+    def __getitem__(self, name: str) -> Path:
+        files, key = self._found[name]
+        return files[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def indexes(tracks: Sequence[Rendition], segment_s: int) -> dict[str, str]:
+    """The playlist of each track."""
+    return {f"{one.name}/index.m3u8": media_playlist(one, segment_s) for one in tracks}
+
+
+def front(
+    probe: Probed,
+    pictures: Sequence[Rendition],
+    sounds: Sequence[Rendition],
+    folder: str = "",
+    *,
+    has_text: bool = False,
+) -> dict[str, str]:
+    """What a player is given, for tracks in a folder; HLS with the subtitles, if there are any."""
+    if not pictures and not sounds:
+        return {}
+    fps, duration_s = _fps(probe.film), probe.duration_ms / 1000
+    return {
+        "master.m3u8": master_playlist(pictures, sounds, fps, folder, has_text=has_text),
+        "manifest.mpd": manifest(pictures, sounds, fps, duration_s, folder),
+    }
+
+
+def preview(
+    probe: Probed,
+    rungs: Rungs,
+    encode: list[Encoded | None],
+    sound: list[Sound | None],
+    segment_seconds: int,
+) -> dict[str, str]:
+    """Playlists over what is encoded so far, and for players once all sound is there."""
+    pictures = pictures_of(probe, rungs, encode)
+    begun = [one for one in pictures if one.parts]
+    sounds = [sound_of(one) for one in sound if one is not None]
+    texts = indexes([*begun, *sounds], segment_seconds)
+    if len(sounds) == len(sound) and (begun or not pictures):
+        texts["master.m3u8"] = master_playlist(begun, sounds, _fps(probe.film))
+    return texts
+
+
+def _fps(film: Film | None) -> Fraction | None:
+    if film is None:
+        return None
+    return Fraction(film.frames * film.scale, max(1, film.end)).limit_denominator(1001)

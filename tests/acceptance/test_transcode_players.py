@@ -1,0 +1,48 @@
+"""ffmpeg's own readers of HLS and DASH play all that `transcode` makes, and find no fault."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import imageio_ffmpeg
+import pytest
+from command_line import Cli
+
+import media_samples
+from intermission.pipelines.transcode.shapes import SOUND_HZ
+from transcoding import REF
+
+SECONDS, QUALITIES = 6, 2
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a film with joins at 2 and 4 s becomes."""
+    cli = Cli(tmp_path_factory.mktemp("players"))
+    film = media_samples.make(cli.folder / "film.mp4", seconds=SECONDS, size=(160, 120))
+    cli("run", REF, film, "--ladder", "90p,60p", "--segment-seconds", "1", "--chunk-seconds", "2")
+    return cli.folder / "videos" / "film"
+
+
+@pytest.mark.parametrize("manifest", ["master.m3u8", "manifest.mpd"])
+def test_every_rendition_is_decoded_without_a_warning(played: Path, manifest: str) -> None:
+    # A line for each picture, and for each packet of sound.
+    argv = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostdin", "-v", "warning"]
+    argv += ["-i", str(played / manifest), "-map", "0:v", "-map", "0:a"]
+    argv += ["-fps_mode", "passthrough", "-f", "framehash", "-"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    kinds = dict(re.findall(r"^#media_type (\d+): (\w+)$", done.stdout, re.MULTILINE))
+    pictures = [n for n, kind in kinds.items() if kind == "video"]
+    assert len(pictures) == QUALITIES
+    rows = [line.split(",") for line in done.stdout.splitlines() if not line.startswith("#")]
+    for stream in pictures:
+        times = [int(row[2]) for row in rows if row[0].strip() == stream]
+        steps = {later - earlier for earlier, later in pairwise(times)}
+        assert len(times) == SECONDS * media_samples.FPS
+        assert len(steps) == 1
+    samples = sum(int(row[3]) for row in rows if kinds[row[0].strip()] == "audio")
+    assert samples == pytest.approx(SECONDS * SOUND_HZ, abs=0.1 * SOUND_HZ)

@@ -1,0 +1,297 @@
+"""Very different sources, transcoded by the command: what went in comes out, and in sync."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from command_line import Cli, in_sentence
+
+import samples
+from film_samples import add_sound, clicks, ffmpeg, film, loud_from_s, luma, similarity
+
+TRANSCODE = "intermission.pipelines.transcode:transcode"
+PASSAGE_S = 3
+SMALL = ("--ladder", "120p=400k", "--chunk-seconds", str(PASSAGE_S), "--segment-seconds", "1")
+QUICK = (*SMALL, "--preset", "ultrafast")
+WINDOW_S = 1.5
+HZ = 8000
+
+
+def playlist(folder: Path, name: str) -> list[Path]:
+    """The files of a track, in order, as its playlist names them."""
+    text = (folder / name / "index.m3u8").read_text()
+    assert text.endswith("#EXT-X-ENDLIST\n")
+    (init,) = (line.split('"')[1] for line in text.splitlines() if "EXT-X-MAP" in line)
+    parts = [line for line in text.splitlines() if not line.startswith("#")]
+    return [folder / name / part for part in (init, *parts)]
+
+
+def frames_of(folder: Path, name: str = "120p") -> list[av.VideoFrame]:
+    path = folder / f"{name}.whole.mp4"
+    path.write_bytes(b"".join(part.read_bytes() for part in playlist(folder, name)))
+    with av.open(str(path)) as container:
+        return list(container.decode(video=0))
+
+
+def sound_of(source: Path) -> np.ndarray[Any, Any]:
+    """What a player hears, from the first moment on."""
+    to = source.with_name(f"{source.name}.f32")
+    ffmpeg("-i", source, "-vn", "-af", "aresample=async=1:first_pts=0", "-ac", "1", "-ar", HZ,
+           "-f", "f32le", to)  # fmt: skip
+    return np.fromfile(to, np.float32)
+
+
+def is_playable(folder: Path) -> None:
+    import imageio_ffmpeg
+
+    program = imageio_ffmpeg.get_ffmpeg_exe()
+    command = [program, "-nostdin", "-v", "warning", "-xerror", "-i", folder / "master.m3u8"]
+    done = subprocess.run(
+        [*command, "-map", "0", "-fps_mode", "passthrough", "-enc_time_base:v", "demux",
+         "-f", "null", "-"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+def cut(source: Path, to: Path, seconds: float) -> Path:
+    """The beginning of a source, its packets as they are."""
+    ffmpeg("-i", source, "-t", seconds, "-map", "0", "-c", "copy", to)
+    return to
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Path]:
+    """Files that nobody made for this, all transcoded."""
+    folder = tmp_path
+    sources = [
+        cut(samples.talk(), folder / "talk.mp4", 6),
+        cut(samples.trailer(), folder / "trailer.mp4", 5),
+        cut(samples.cockatoo(), folder / "cockatoo.mp4", 4.5),
+        cut(samples.street(), folder / "street.avi", 7),
+        folder / "face.mov",
+        folder / "dialogue.avi",
+    ]
+    sources[4].write_bytes(samples.face().read_bytes())
+    sources[5].write_bytes(samples.dialogue().read_bytes())
+    cli = Cli(folder)
+    try:
+        cli("run", TRANSCODE, *sources, *QUICK)
+        yield folder
+    finally:
+        cli.kill_all()
+
+
+@pytest.mark.slow
+def test_real_sources_come_out_whole_and_in_sync(real: Path) -> None:
+    for name in ("talk.mp4", "trailer.mp4", "cockatoo.mp4", "street.avi", "face.mov"):
+        pictures_are_those_of(real / name)
+    pictures_are_those_of(real / "dialogue.avi", is_counted=True)
+    for name in ("talk.mp4", "trailer.mp4", "cockatoo.mp4", "dialogue.avi"):
+        sound_is_that_of(real / name)
+
+
+def pictures_are_those_of(source: Path, *, is_counted: bool = False) -> None:
+    """All of them, at their times, and as good at the joins as elsewhere."""
+    folder = source.parent / "videos" / source.stem
+    shown = frames_of(folder)
+    with av.open(str(source)) as container:
+        size = shown[0].width, shown[0].height
+        wanted = [
+            (frame.time, luma(frame.reformat(*size, interpolation="BICUBIC")))
+            for frame in container.decode(video=0)
+        ]
+    assert len(shown) == len(wanted)
+    times = [float(frame.time or 0) for frame in shown]
+    assert times[0] == 0
+    assert all(one < other for one, other in pairwise(times))
+    if not is_counted:
+        start = wanted[0][0] or 0
+        assert times == pytest.approx([(at or 0) - start for at, _ in wanted], abs=0.002)
+    likeness = [similarity(was, luma(now)) for (_, was), now in zip(wanted, shown, strict=True)]
+    assert np.mean(likeness) > 0.8
+    for second in range(PASSAGE_S, int(times[-1]), PASSAGE_S):
+        join = int(np.searchsorted(times, second - 0.0005))
+        around = likeness[join - 12 : join - 1] + likeness[join + 2 : join + 12]
+        assert min(likeness[join - 1 : join + 2]) > min(around) - 0.03, f"the join at {second} s"
+    is_playable(folder)
+
+
+def sound_is_that_of(source: Path) -> None:
+    """At its beginning, in its middle and at its end."""
+    was = sound_of(source)
+    now = sound_of(source.parent / "videos" / source.stem / "master.m3u8")
+    assert len(now) / HZ == pytest.approx(len(was) / HZ, abs=0.1)
+    window = int(WINDOW_S * HZ)
+    for start in (HZ // 10, len(was) // 2, len(was) - window - HZ // 2):
+        off = shift_s(was[start : start + window], now, start)
+        assert off is None or abs(off) <= 0.02, f"{off} s off at {start / HZ} s"
+
+
+def shift_s(piece: np.ndarray[Any, Any], whole: np.ndarray[Any, Any], start: int) -> float | None:
+    """By how much a piece of sound comes later; None for silence."""
+    if np.abs(piece).max() < 0.01:
+        return None
+    reach = HZ // 10
+    first = max(0, start - reach)
+    around = whole[first : start + len(piece) + reach]
+    match = np.correlate(around, piece, "valid")
+    return (first + int(match.argmax()) - start) / HZ
+
+
+MARKS_S = [0.2, 2.0, 4.6]
+
+
+def marked(path: Path) -> Path:
+    """Flashes and clicks at the same moments; the pictures are numbered otherwise."""
+
+    def draw(number: int, size: tuple[int, int]) -> np.ndarray[Any, Any]:
+        is_flash = any(0 <= number - round(at * 25) < 2 for at in MARKS_S)
+        return np.full(size[::-1], 230 if is_flash else 30, np.uint8)
+
+    pictures = film(path.with_suffix(".film.mp4"), count=130, draw=draw, size=(160, 120),
+                    options={"x264-params": "open-gop=1:keyint=12:bframes=3"})  # fmt: skip
+    sound = path.with_suffix(".sound.wav")
+    with av.open(str(sound), "w") as out:
+        add_sound(out, clicks(5.2, MARKS_S, 44_100), 44_100, codec="pcm_s16le", layout="mono")()
+    ffmpeg("-i", pictures, "-i", sound, "-c:v", "copy", "-c:a", "aac", path)
+    return path
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Path]:
+    """The same film in odd forms, all transcoded."""
+    folder = tmp_path
+    plain = marked(folder / "plain.mp4")
+    ffmpeg("-i", plain, "-c", "copy", "-output_ts_offset", "7", folder / "offset.ts")
+    ffmpeg("-ss", "0.08", "-i", plain, "-c", "copy", folder / "edited.mp4")
+    ffmpeg("-display_rotation", "90", "-i", plain, "-c", "copy", folder / "upright.mov")
+    ffmpeg("-i", plain, "-vf", "setfield=tff,setsar=4/3", "-c:v", "mpeg2video", "-q:v", "3",
+           "-flags", "+ildct+ilme", "-bf", "2", "-c:a", "mp2", folder / "fields.mpg")  # fmt: skip
+    ffmpeg("-i", plain, "-i", plain, "-map", "0:v", "-map", "0:a", "-map", "1:a", "-c:v", "copy",
+           "-c:a:0", "ac3", "-c:a:1", "libopus", "-ac:a:0", "6", "-metadata:s:a:1", "language=deu",
+           "-strict", "-2", folder / "tracks.mkv")  # fmt: skip
+    for name in ("plain.film.mp4", "plain.sound.wav"):
+        (folder / name).rename(folder / f"used.{name}")
+    cli = Cli(folder)
+    try:
+        cli("run", TRANSCODE, *(folder / name for name in MADE), *QUICK, "--surround", "true")
+        yield folder
+    finally:
+        cli.kill_all()
+
+
+MADE = {"plain.mp4": 0.0, "offset.ts": 0.0, "edited.mp4": 0.08, "upright.mov": 0.0,
+        "fields.mpg": 0.0, "tracks.mkv": 0.0}  # fmt: skip
+"""With how much of the film was cut off."""
+
+
+@pytest.mark.slow
+def test_flashes_and_clicks_stay_together(made: Path) -> None:
+    for name, cut_s in MADE.items():
+        marks_are_together(made / "videos" / Path(name).stem, [at - cut_s for at in MARKS_S])
+    upright = frames_of(made / "videos" / "upright")[0]
+    assert (upright.width, upright.height) == (120, 160)
+    wide = frames_of(made / "videos" / "fields")[0]
+    assert (wide.width, wide.height) == (212, 120)
+    master = (made / "videos" / "tracks" / "master.m3u8").read_text()
+    assert master.count("TYPE=AUDIO") == 3
+    assert [f'CHANNELS="{n}"' in master for n in (2, 1, 6)] == [True, True, True]
+    assert 'LANGUAGE="deu"' in master
+
+
+def marks_are_together(folder: Path, expected: list[float]) -> None:
+    frames = frames_of(folder)
+    bright = [float(frame.time or 0) for frame in frames if luma(frame).mean() > 120]
+    flashes = [at for n, at in enumerate(bright) if n == 0 or at - bright[n - 1] > 0.5]
+    heard = loud_from_s(sound_of(folder / "master.m3u8")[None], HZ)
+    assert flashes == pytest.approx(heard, abs=0.02)
+    assert flashes == pytest.approx(expected, abs=0.05)
+    is_playable(folder)
+
+
+def test_sound_alone_and_a_film_without_sound(cli: Cli) -> None:
+    ffmpeg("-f", "lavfi", "-i", "sine=d=3", cli.folder / "song.mp3")
+    cover = cli.folder / "cover.png"
+    ffmpeg("-f", "lavfi", "-i", "color=red:s=64x64:d=1", "-frames:v", "1", cover)
+    ffmpeg("-i", cli.folder / "song.mp3", "-i", cover, "-map", "0", "-map", "1", "-c:a", "aac",
+           "-c:v", "copy", "-disposition:v", "attached_pic", cli.folder / "album.m4a")  # fmt: skip
+    film(cli.folder / "silent.mp4", count=30)
+    cli("run", TRANSCODE, "song.mp3", "album.m4a", "silent.mp4", *QUICK)
+    for name in ("song", "album"):
+        folder = cli.folder / "videos" / name
+        assert "RESOLUTION" not in (folder / "master.m3u8").read_text()
+        assert len(sound_of(folder / "master.m3u8")) / HZ == pytest.approx(3, abs=0.1)
+    silent = cli.folder / "videos" / "silent"
+    assert "AUDIO" not in (silent / "master.m3u8").read_text()
+    for folder in (silent, cli.folder / "videos" / "song", cli.folder / "videos" / "album"):
+        is_playable(folder)
+
+
+def test_sound_and_pictures_of_different_lengths(cli: Cli) -> None:
+    short = film(cli.folder / "film.mp4", count=30)
+    ffmpeg("-i", short, "-f", "lavfi", "-i", "sine=d=3", "-c:v", "copy", cli.folder / "long.mp4")
+    ffmpeg("-i", short, "-f", "lavfi", "-i", "sine=d=0.5", "-c:v", "copy", cli.folder / "brief.mp4")
+    cli("run", TRANSCODE, "long.mp4", "brief.mp4", *QUICK)
+    for name, seconds in (("long", 3), ("brief", 0.5)):
+        folder = cli.folder / "videos" / name
+        assert len(frames_of(folder, "64p")) == 30
+        assert len(sound_of(folder / "master.m3u8")) / HZ == pytest.approx(seconds, abs=0.1)
+        is_playable(folder)
+
+
+@pytest.mark.parametrize(("codec", "named"), [("hevc", "hvc1.2.4."), ("av1", "av01.0.")])
+def test_other_codecs_run_locked_in(codec: str, named: str, cli: Cli) -> None:
+    """With the limits of a child on memory, files and threads."""
+    source = film(cli.folder / "a.mkv", codec="ffv1", pix_fmt="yuv420p10le", size=(192, 128))
+    cli("run", TRANSCODE, source, *SMALL, "--codec", codec, "--threads", "2")
+    folder = cli.folder / "videos" / "a"
+    assert f'CODECS="{named}' in (folder / "master.m3u8").read_text()
+    frames = frames_of(folder)
+    assert [frame.time for frame in frames] == [float(Fraction(n, 25)) for n in range(75)]
+    assert frames[0].format.name == "yuv420p10le"
+    is_playable(folder)
+
+
+def test_a_damaged_film_fails_and_says_where(cli: Cli) -> None:
+    source = film(cli.folder / "a.mp4", count=100, options={"bf": "0"})
+    data = bytearray(source.read_bytes())
+    with av.open(str(source)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    for packet in packets[80:86]:
+        data[(packet.pos or 0) + 4 : (packet.pos or 0) + packet.size] = bytes(packet.size - 4)
+    source.write_bytes(data)
+    ended = cli("run", TRANSCODE, source, *QUICK, code=1)
+    assert "a.mp4 is damaged at 3.200 s: from 3.000 to 4.000 s" in ended.err
+    assert "(1 attempt)" in ended.err
+
+
+def test_an_encoder_that_does_not_start_is_named(cli: Cli) -> None:
+    film(cli.folder / "a.mp4", count=5)
+    ended = cli("run", TRANSCODE, "a.mp4", *SMALL, "--preset", "leisurely", code=1)
+    assert "libx264 does not start here" in ended.err
+    assert "Check --preset" in ended.err
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is such a device here")
+def test_hardware_that_is_not_there_is_missed(cli: Cli) -> None:
+    film(cli.folder / "a.mp4", count=5)
+    ended = cli("run", TRANSCODE, "a.mp4", *SMALL, "--hardware", "nvenc", code=1)
+    assert "h264_nvenc does not start here" in ended.err
+    assert "Leave out --hardware" in ended.err
+
+
+def test_hdr_that_cannot_be_kept_is_refused_at_once(cli: Cli) -> None:
+    film(cli.folder / "a.mp4", count=5)
+    in_sentence(
+        cli("run", TRANSCODE, "a.mp4", "--hdr", "keep", code=2).err, "--hdr keep", "--codec hevc"
+    )

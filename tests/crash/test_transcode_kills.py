@@ -1,0 +1,95 @@
+"""A film that is transcoded and killed again and again: the same bytes, nothing encoded twice.
+
+`TRANSCODE_KILLS` says how often; the suite has time for a few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import media_samples
+from transcoding import REF
+
+KILLS = int(os.environ.get("TRANSCODE_KILLS", "6"))
+SLOTS = 2
+QUALITIES = 2
+TIMEOUT_S = 120
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    options = ["--ladder", "120p,90p", "--segment-seconds", "1", "--chunk-seconds", "1"]
+    command = [sys.executable, "-m", "intermission", "run", REF, "film.mp4", *options]
+    environment = {
+        **os.environ,
+        "BEGUN": str(folder / "begun"),
+        "INTERMISSION_SLOTS": str(SLOTS),
+        "INTERMISSION_RETRY_DELAYS_S": "0",
+    }
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def begun(folder: Path) -> Counter[str]:
+    path = folder / "begun"
+    return Counter(path.read_text().splitlines()) if path.exists() else Counter[str]()
+
+
+def finished(folder: Path) -> set[str]:
+    """The passages and heights that have a receipt."""
+    chunks = [
+        json.loads(json.loads(path.read_text())["chunk"])
+        for path in folder.glob(".intermission/film.mp4/receipts/encode/*.json")
+    ]
+    return {f"{chunk['first']} {chunk['height']}" for chunk in chunks}
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    root = folder / "videos"
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_killed_at_random_points(tmp_path: Path) -> None:
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    for folder in (undisturbed, killed):
+        folder.mkdir()
+    film = media_samples.make(undisturbed / "film.mp4", seconds=10, size=(160, 120))
+    (killed / "film.mp4").write_bytes(film.read_bytes())
+    out, _ = start(undisturbed).communicate(timeout=TIMEOUT_S)
+    wanted = outputs(undisturbed)
+    assert begun(undisturbed).total() == len(finished(undisturbed)) == 10 * QUALITIES, out.decode()
+
+    rng = random.Random(11)
+    interrupted = 0
+    for _ in range(KILLS):
+        before, done = begun(killed), finished(killed)
+        process = start(killed)
+        try:
+            process.wait(timeout=rng.uniform(0.8, 2.6))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            interrupted += 1
+        process.communicate(timeout=TIMEOUT_S)
+        assert not done & set(begun(killed) - before), "encoded again"
+    for _ in range(2):
+        process = start(killed)
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+        # A task that so many workers died over is given up once; the next run tries it again.
+        if process.returncode == 0:
+            break
+    assert process.returncode == 0, out.decode()
+    assert interrupted, "nothing was killed: shorten the times"
+    again = begun(killed).total() - len(begun(killed))
+    assert again <= interrupted * SLOTS * QUALITIES
+    assert outputs(killed) == wanted

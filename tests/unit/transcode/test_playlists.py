@@ -1,0 +1,88 @@
+"""Playlists as text: what is whole, what goes on, and where it leads."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from intermission.pipelines.transcode.playlists import (
+    Part,
+    Rendition,
+    captions,
+    following,
+    manifest,
+    master_playlist,
+    media_playlist,
+    part_name,
+)
+
+
+def parts(*spans: tuple[int, int], first: int = 0) -> list[Part]:
+    return [
+        Part(name=part_name(first + n), start=start, end=end, size_bytes=1000)
+        for n, (start, end) in enumerate(spans)
+    ]
+
+
+def track(*spans: tuple[int, int], is_whole: bool = True) -> Rendition:
+    return Rendition(
+        name="720p",
+        codecs="avc1.64001f",
+        scale=1000,
+        parts=parts(*spans),
+        is_whole=is_whole,
+        width=1280,
+        height=720,
+        kbps=2500,
+    )
+
+
+def test_segments_count_as_far_as_they_follow_each_other() -> None:
+    whole = parts((0, 4), (4, 8), (8, 9))
+    assert following(whole) == whole
+    assert following([whole[0], whole[2]]) == whole[:1]
+    assert following(whole[1:]) == [], "the beginning is missing"
+    assert following([]) == []
+
+
+def test_a_playlist_goes_on_until_it_is_whole() -> None:
+    growing = media_playlist(track((0, 4000), is_whole=False), 4)
+    assert "#EXT-X-PLAYLIST-TYPE:EVENT" in growing
+    assert "ENDLIST" not in growing
+    done = media_playlist(track((0, 4000), (4000, 6500)), 4)
+    assert "#EXT-X-PLAYLIST-TYPE:VOD" in done
+    assert done.endswith("#EXTINF:2.500000,\nseg_00001.m4s\n#EXT-X-ENDLIST\n")
+
+
+def test_bandwidth_is_as_planned_until_it_is_known() -> None:
+    growing = master_playlist([track((0, 4000), is_whole=False)], [], Fraction(25))
+    assert "BANDWIDTH=2500000,AVERAGE-BANDWIDTH=2500000" in growing
+    done = master_playlist([track((0, 4000), (4000, 5000))], [], Fraction(25))
+    assert "BANDWIDTH=8000,AVERAGE-BANDWIDTH=3200" in done
+
+
+def test_what_leads_elsewhere_says_where() -> None:
+    tracks = [track((0, 4000))]
+    master = master_playlist(tracks, tracks, None, "{version}")
+    assert '"{version}720p/index.m3u8"' in master
+    assert master.endswith("\n{version}720p/index.m3u8\n")
+    document = manifest(tracks, tracks, None, 4.0, "{version}")
+    assert document.count('initialization="{version}720p/init.mp4"') == 2
+    assert document.count('media="{version}720p/seg_$Number%05d$.m4s"') == 2
+
+
+def test_subtitles_are_one_segment_that_begins_with_the_film() -> None:
+    texts = captions("WEBVTT - a talk\n\n00:01.000 --> 00:02.000\nHello\n", 61.7)
+    assert texts["subtitles/0/subtitles.vtt"] == (
+        "WEBVTT - a talk\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n"
+        "00:01.000 --> 00:02.000\nHello\n"
+    )
+    assert "#EXT-X-TARGETDURATION:62\n" in texts["subtitles/0/index.m3u8"]
+    master = master_playlist([track((0, 4000))], [], None, "v/", has_text=True)
+    assert 'TYPE=SUBTITLES,GROUP-ID="subtitles"' in master
+    assert 'URI="v/subtitles/0/index.m3u8"' in master
+    assert ',SUBTITLES="subtitles"\n' in master
+
+
+def test_equal_segments_are_told_once() -> None:
+    document = manifest([track((0, 4), (4, 8), (8, 12), (12, 13))], [], None, 1.0)
+    assert '<S t="0" d="4" r="2"/>\n<S d="1"/>' in document
