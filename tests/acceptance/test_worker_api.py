@@ -179,7 +179,7 @@ def test_another_minor_version_is_refused_with_the_remedy(served: Served) -> Non
     ("fields", "status"),
     [
         ({"metadata": {"a": "x" * 10_240}}, 413),
-        ({"can": ["x" * 99] * 120}, 413),
+        ({"can": ["x" * 100] * 100}, 413),
         ({"metadata": {"a": "x" * 70_000}}, 413),
         ({"metadata": {"a": "x" * 10_000}}, 201),
         ({"metadata": ["no mapping"]}, 422),

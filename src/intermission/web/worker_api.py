@@ -31,7 +31,7 @@ from intermission.web.worker_ledger import add_ledger, json_body
 from intermission.web.worker_store import OBJECT_MAX_BYTES, add_files
 
 API = "/api/v1"
-REGISTRATION_MAX_BYTES = 64 * 1024
+REGISTRATION_MAX_BYTES = 256 * 1024
 _TAGS: list[str | Enum] = ["workers"]
 _PROBLEMS = documented(400, 401, 403, 413, 422, 426, 503)
 _Id = Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")
