@@ -7,8 +7,9 @@ allowed, whatever links lead there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from intermission.app.places import Place, as_place, is_url
@@ -19,6 +20,8 @@ from intermission.pipeline import load
 from intermission.pipeline.load import names, resolve
 from intermission.web.problems import Problem
 
+_FILES = (".vtt",)
+"""How parameters end that are read as files, wherever a path begins."""
 UPLOAD_PREFIX = "upload:"
 """What the id of an uploaded source begins with."""
 
@@ -59,10 +62,17 @@ class Admission:
             )
         return self._file(source)
 
+    def params(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters, if none of them names a file that clients may not read."""
+        for value in params.values():
+            if isinstance(value, str) and (value.startswith(("/", "~")) or value.endswith(_FILES)):
+                self._file(value)
+        return params
+
     def _file(self, source: str) -> Path:
         try:
-            path = Path(source).resolve()
-        except (OSError, ValueError) as e:
+            path = Path(source).expanduser().resolve()
+        except (OSError, ValueError, RuntimeError) as e:
             raise UsageError(f"{source!r} is no path: {e}.", remedy="Check the path.") from e
         if any(path.is_relative_to(root) for root in self._roots):
             return path

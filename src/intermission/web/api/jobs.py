@@ -99,7 +99,7 @@ def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRout
             job, is_new = fleet.submit(
                 ref,
                 place,
-                body.params,
+                admission.params(body.params),
                 priority=body.priority,
                 not_before_ms=body.not_before_ms,
             )
