@@ -44,6 +44,13 @@ def require() -> Callable[[str], str]:
     return find
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A failure is told when it happens: a run that is broken off says what had failed."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        told = f"\n{report.nodeid} failed in {report.when}:\n{report.longreprtext[-2000:]}\n"
+        sys.stdout.write(told)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is slow comes first in every worker's share, so that none of it is left for the end."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
