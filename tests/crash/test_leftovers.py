@@ -41,8 +41,8 @@ def test_killed_processes_take_everything_with_them(
     run = started(messy(launcher, tmp_path))
     second, first = run.guardians()
     pids = {"supervisor": run.pid, "second guardian": second, "guardian": first}
-    for victim in victims:
-        assert kill(pids[victim])
+    hit, *_ = [kill(pids[victim]) for victim in victims]  # a second may be gone with the first
+    assert hit
     launcher.assert_nobody_left()
 
 

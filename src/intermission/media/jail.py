@@ -2,7 +2,7 @@
 
 Linux only, by system call numbers, without privileges: resource limits, death with the parent,
 Landlock (no file can be opened, no TCP port reached) and a seccomp filter (no socket, no new
-program). What the kernel lacks is left out and reported, never pretended; the other controls
+program, no other scheduling). What the kernel lacks is left out and reported, never pretended; the other controls
 still stand. Nothing here can be undone by the process that called it.
 """
 
@@ -25,9 +25,11 @@ _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # refuse: the call fails with EPER
 _X32_CALLS = 0x40000000
 _REFUSED_CALLS = {
     # socket, connect, bind, execve, execveat, ptrace, process_vm_readv, process_vm_writev,
-    # kill, io_uring_setup (which can do all of these unseen)
-    "x86_64": (0xC000003E, (41, 42, 49, 59, 322, 101, 310, 311, 62, 425)),
-    "aarch64": (0xC00000B7, (198, 203, 200, 221, 281, 117, 270, 271, 129, 425)),
+    # kill, io_uring_setup (which can do all of these unseen), sched_setparam,
+    # sched_setscheduler, sched_setattr (SVT-AV1 run by root makes itself a realtime process,
+    # and starves whoever renews the lease)
+    "x86_64": (0xC000003E, (41, 42, 49, 59, 322, 101, 310, 311, 62, 425, 142, 144, 314)),
+    "aarch64": (0xC00000B7, (198, 203, 200, 221, 281, 117, 270, 271, 129, 425, 118, 119, 274)),
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)

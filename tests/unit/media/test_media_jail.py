@@ -19,6 +19,7 @@ ATTEMPTS = {
     "unix": "socket.socket(socket.AF_UNIX)",
     "program": "os.execv('/bin/true', ['true'])",
     "signal": "os.kill(os.getppid(), 0)",
+    "scheduling": "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))",
 }
 
 
