@@ -2,8 +2,8 @@
 
 Linux only, by system call numbers, without privileges: resource limits, death with the parent,
 Landlock (no file can be opened, no TCP port reached) and a seccomp filter (no socket, no new
-program, no other scheduling). What the kernel lacks is left out and reported, never pretended; the other controls
-still stand. Nothing here can be undone by the process that called it.
+program, no other scheduling). What the kernel lacks is left out and reported, never pretended;
+the other controls still stand. Nothing here can be undone by the process that called it.
 """
 
 from __future__ import annotations
