@@ -147,6 +147,30 @@ class Gaps(Suite):
         assert row(ledger, made, "index").state is X
         assert job_row(ledger, made).state is JobState.FAILED
 
+    def test_a_fan_in_lost_after_its_gap_became_a_hole_is_cancelled(self, ledger: Ledger) -> None:
+        made = job(
+            step("audio"),
+            plan("cut"),
+            mapped("sample", "cut", gap=True),
+            mapped("read", "cut", same=["sample"], one=["audio"]),
+            reduce("index", "read"),
+        )
+        submit(ledger, made)
+        audio, cut = take(ledger)
+        finish(ledger, made, audio)
+        finish(ledger, made, cut, found=chunks(1))
+        fail(ledger, take_one(ledger), permanent=True)
+        index = take_one(ledger)
+        finish(ledger, made, index)
+        ledger.spoil([audio.task_id], reason="gone")  # all that took it starts again: the index
+        finish(ledger, made, take_named(ledger)["index"])
+        ledger.cancel(made.key, reason="not wanted")
+        assert states_of(ledger, made)["index"] is D
+        (lost,) = ledger.spoil([index.task_id], reason="gone")
+        assert (lost.name, lost.state) == ("index", X)
+        assert job_row(ledger, made).state is JobState.CANCELLED
+        assert take(ledger) == []
+
     def test_a_chunk_that_is_a_gap_does_not_hide_another_failed_input(self, ledger: Ledger) -> None:
         made = job(
             step("audio"),

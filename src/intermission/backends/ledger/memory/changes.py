@@ -89,14 +89,16 @@ class Changes(Reads):
             self._settle(job_id)
 
     def _sweep(self, job_id: int) -> None:
-        """Look at every blocked task of a job again: it may start, has to wait, or never will.
+        """Look at every task of a job again that waits: it may start, has to wait, or never will.
 
-        A task can come to wait for an input that has stopped already, which will not tell it.
+        A task can come to wait for an input that has stopped already, which will not tell it;
+        and one whose bytes were lost may have been made of inputs that stopped since.
         """
         graph = self._graph(job_id)
+        waiting = TaskState.BLOCKED, TaskState.CORRUPT
         stopped = bool(self._tables.of_job(job_id, *STOPPED))
         for step in graph.specs:
-            for row in self._tables.of_step(job_id, step, TaskState.BLOCKED) if stopped else ():
+            for row in self._tables.of_step(job_id, step, *waiting) if stopped else ():
                 culprit = graph.culprit(row)
                 if culprit is not None:
                     self._cancel(row, _blame(culprit))

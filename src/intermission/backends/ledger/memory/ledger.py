@@ -379,8 +379,9 @@ class MemoryLedger(Changes):
                     if row.id not in dependants:
                         self._reset(row, TaskState.CORRUPT, message=reason)
                         changed.add(row.id)
-                self._sweep(job_id)  # a fan-in may need nothing but gaps of what was lost
                 self._set_job(self._tables.jobs[job_id], JobState.RUNNING)
+                self._sweep(job_id)  # a fan-in may need nothing but gaps of what was lost
+                self._settle(job_id)
             return [self._tables.rows[id].seen() for id in sorted(changed)]
 
     def forget(self, job_key: str) -> bool:
