@@ -84,6 +84,17 @@ def gather(ctx: Context, held: list[str]) -> File:
 gated = Pipeline("gated", [pieces, held, gather])
 
 
+@step(version=1)
+def uneven(ctx: Context, source: Source, piece: Piece) -> None:
+    """Short, but for a piece with an X."""
+    called(f"uneven {piece.start}")
+    if "X" in source.path.read_text()[piece.start : piece.stop]:
+        wait_at_gate(ctx)
+
+
+jammed = Pipeline("jammed", [pieces, uneven])
+
+
 @step(version=1, attempts=2)
 def risky(source: Source, piece: Piece) -> str:
     called(f"risky {piece.start}")

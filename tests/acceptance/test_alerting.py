@@ -75,6 +75,14 @@ class Alerting:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0, self.said.read_text()
 
+    def is_told(self) -> bool:
+        """Whether it is written down that the last failure was delivered."""
+        ledger = SqliteLedger(self.path)
+        failed = [event.seq for event in ledger.events() if event.task_id and event.now == "failed"]
+        ledger.close()
+        cursors = (self.cli.folder / "store" / "alerts").rglob("0*")
+        return max(int(path.name) for path in cursors) >= failed[-1]
+
     def fail(self, *names: str) -> None:
         """A job of each name, whose task fails for good."""
         ledger = SqliteLedger(self.path)
@@ -109,6 +117,7 @@ def test_each_failure_is_told_once_and_in_order(alerting: Alerting, receiver: Re
     first = alerting.start(receiver.url)
     alerting.fail(*"abcd")
     until(received(receiver, 4))
+    until(alerting.is_told)
     alerting.stop(first)
     alerting.fail(*"ef")
     second = alerting.start(receiver.url)

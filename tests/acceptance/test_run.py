@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from command_line import PIPELINES, TIMEOUT_S, Cli, Ended
+from command_line import PIPELINES, TIMEOUT_S, Cli, Ended, until
 
 EVERYTHING = {"pieces": 1, "shout 0": 1, "shout 2": 1, "shout 4": 1, "whole": 1}
 
@@ -199,6 +199,16 @@ def test_a_second_jsonl_run_does_not_tell_the_first_ones_story(cli: Cli) -> None
     events = cli.run("letters", source, "--jsonl").events
     assert [event["event"] for event in events] == ["opened", "closed", "summary"]
     assert events[0]["reused"] == 5
+
+
+def test_short_tasks_do_not_wait_behind_one_that_turns_out_long(cli: Cli) -> None:
+    source = cli.source(text=f"{'ab' * 30}X.{'ab' * 60}")
+    running = cli.begin("jammed", source, "--slots", "2")
+    path = cli.folder / "calls"
+    until(lambda: path.exists() and len(set(path.read_text().splitlines())) == 1 + 91)
+    cli.open_gate()
+    assert cli.end(running).code == 0
+    assert set(cli.calls().values()) == {1}
 
 
 def test_some_sources_failed(cli: Cli) -> None:

@@ -1,7 +1,8 @@
 """A hundred thousand stateful steps on each ledger, with no rule broken.
 
-On PostgreSQL a step costs many times as much, so a test run takes fewer of them there;
-`INTERMISSION_TEST_STEPS=100000` asks for all.
+A step is one operation on the ledger, with all that must hold looked at after it. On PostgreSQL
+one costs many times as much, so a test run takes fewer there; `INTERMISSION_TEST_STEPS=100000`
+asks for all.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def play(machine: type[LedgerMachine], steps: int, shard: int = 0) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a failure takes long to be made small
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
 def test_no_rule_is_broken(machine: type[LedgerMachine], shard: int) -> None:
@@ -90,6 +92,7 @@ def test_no_rule_is_broken(machine: type[LedgerMachine], shard: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_nor_on_postgresql(postgres: Databases) -> None:
     PostgresMachine.databases = postgres
     play(PostgresMachine, POSTGRES_STEPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from multiprocessing import Pipe
 
@@ -21,7 +22,9 @@ class Slots(_Slots):
 
 def slot(no: int, orders: str, *task_ids: int) -> Slot:
     leases = {id: Lease(id, 1, 1, "job", "hear", 0, f"key-{id}") for id in task_ids}
-    return Slot(no, Pipe()[0], orders, leases)
+    tokens = os.pipe()
+    os.set_blocking(tokens[0], False)
+    return Slot(no, Pipe()[0], tokens, orders, leases)
 
 
 def said(*outcomes: Finished | Failed) -> list[Ends | Failed]:
@@ -73,3 +76,16 @@ def test_a_batch_with_a_time_out_gets_as_long_again_for_the_next() -> None:
     assert (one.started_s, one.deadline_s) == (4.0, 14.0)
     one.answered([2], 5.0)
     assert one.deadline_s is None
+
+
+def test_what_was_not_begun_is_recalled_and_nothing_else() -> None:
+    one = slot(0, "a", 1, 2, 3, 4)
+    assert one.recall() == [], "it may not be: it was given no tokens"
+    os.write(one.tokens[1], bytes(4))
+    os.read(one.tokens[0], 1)  # it begins the first
+    one.answered([1], 0.0)
+    os.read(one.tokens[0], 1)  # and the second
+    assert [lease.task_id for lease in one.recall()] == [3, 4]
+    assert list(one.batch) == [2]
+    assert one.recall() == []
+    one.close()

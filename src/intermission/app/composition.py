@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -157,13 +157,15 @@ class App:
         expected: str | None = None,
         priority: int = 0,
         not_before_ms: int = 0,
+        lent: Ledger | None = None,
         on_lost: Callable[[Exception], None] = lambda _: None,
     ) -> Submission:
         """Put the job for a source into its ledger, or find it there, and look at its receipts.
 
         A job that had ended in failure starts again: the same command always continues. With
-        `expected`, only if it is the job with that key. `on_lost` is called, by another thread,
-        when somebody else has become the owner of a workspace in a bucket.
+        `expected`, only if it is the job with that key. A `lent` ledger is used instead of a
+        new instance, and stays open. `on_lost` is called, by another thread, when somebody else
+        has become the owner of a workspace in a bucket.
         """
         if not _is_text(path.name):
             raise SourceError(
@@ -183,8 +185,7 @@ class App:
             )
         with ExitStack() as held:
             owned = held.enter_context(self.owning(workspace, on_lost))
-            ledger = workspace.open_ledger()
-            held.callback(ledger.close)
+            ledger = lent or held.enter_context(closing(workspace.open_ledger()))
             scratch = workspace.folder / "scratch"
             if fresh:
                 _start_over(ledger, store, job, workspace)

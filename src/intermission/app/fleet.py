@@ -92,6 +92,7 @@ class Fleet:
             params,
             priority=priority,
             not_before_ms=not_before_ms,
+            lent=self.ledger,
         )
         submission.held.close()
         self.ring(priority)

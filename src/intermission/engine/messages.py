@@ -42,13 +42,16 @@ class Batch:
 
     orders: str
     leases: list[Lease]
+    counted: bool = False
+    """Whether each may be begun only with a token."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _batch, (self.orders, list(zip(*map(_lease_fields, self.leases), strict=True)))
+        columns = list(zip(*map(_lease_fields, self.leases), strict=True))
+        return _batch, (self.orders, columns, self.counted)
 
 
-def _batch(orders: str, columns: list[tuple[Any, ...]]) -> Batch:
-    return Batch(orders, list(map(Lease, *columns)))
+def _batch(orders: str, columns: list[tuple[Any, ...]], counted: bool) -> Batch:
+    return Batch(orders, list(map(Lease, *columns)), counted)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from pathlib import Path
 
 from intermission.engine.messages import Batch, Cancel, Orders, Said
@@ -76,8 +77,10 @@ class _Slot:
 
     def run(self) -> None:
         sys.stdout = sys.stderr = self._log
+        tokens = -1
         while True:
             try:
+                tokens = recv_handle(self._connection) if tokens < 0 else tokens
                 message = self._connection.recv()
             except (EOFError, OSError):
                 return
@@ -87,6 +90,8 @@ class _Slot:
                 self._sent_at = time.monotonic()  # the first end may wait as long as any other
                 self._batch = message.leases
                 for lease in message.leases:
+                    if message.counted and not _takes(tokens):
+                        break  # it is somebody else's by now, and so is what follows
                     self._unsent.append(self._run_one(self._orders[message.orders], lease))
                     if time.monotonic() - self._sent_at > FLUSH_EVERY_S:
                         self._flush()
@@ -167,6 +172,13 @@ class _Slot:
             if isinstance(message, Cancel):
                 self._cancelled = message.task_id
         return self._cancelled == running
+
+
+def _takes(tokens: int) -> bool:
+    try:
+        return bool(os.read(tokens, 1))
+    except BlockingIOError:
+        return False
 
 
 def _limit(settings: Settings) -> None:

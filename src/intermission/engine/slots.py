@@ -1,4 +1,8 @@
-"""The worker's slots: starting them, handing them batches, hearing from them, killing them."""
+"""The worker's slots: starting them, handing them batches, hearing from them, killing them.
+
+With a batch that may be recalled, a slot gets a token for each task through a pipe, and reads
+one before it begins a task. The worker may read too: a token is a task's, whoever reads it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 
 from intermission.engine.guardian import Guardian
 from intermission.engine.messages import Batch, Cancel, Orders
@@ -24,6 +29,8 @@ class Slot:
 
     no: int
     connection: Connection
+    tokens: tuple[int, int]
+    """Both ends of the pipe."""
     orders: str = ""
     """The name of the orders its batch runs under."""
     batch: dict[int, Lease] = field(default_factory=dict[int, Lease])
@@ -67,6 +74,19 @@ class Slot:
         with suppress(OSError):
             self.connection.send(Cancel(task_id))
 
+    def recall(self) -> list[Lease]:
+        """Take back what it has not begun of its batch."""
+        try:
+            count = len(os.read(self.tokens[0], len(self.batch)))
+        except BlockingIOError:
+            return []
+        return [self.batch.pop(id) for id in list(self.batch)[-count:]]
+
+    def close(self) -> None:
+        self.connection.close()
+        for end in self.tokens:
+            os.close(end)
+
 
 class Slots:
     """Up to `limit` slots, forked by the guardian when they are first needed."""
@@ -98,23 +118,29 @@ class Slots:
         for slot in self._slots.values():
             if not slot.busy and not slot.killed:
                 return slot
-        slot = Slot(self._next, self._guardian.spawn(self._next))
+        slot = Slot(self._next, self._guardian.spawn(self._next), os.pipe())
+        os.set_blocking(slot.tokens[0], False)
+        with suppress(OSError):  # if it is dead by now, its end will be reported
+            send_handle(slot.connection, slot.tokens[0], 0)
         self._next += 1
         self._slots[slot.no] = slot
         return slot
 
     def send(self, slot: Slot, orders: Orders, leases: list[Lease], now_s: float) -> None:
         """Hand a batch to a slot. If it is dead by now, its end will be reported."""
-        timeout_s = orders.job.step(leases[0].step).timeout_s
+        spec = orders.job.step(leases[0].step)
+        counted = len(leases) > 1 and not spec.light and not spec.together
         slot.orders = orders.name
         slot.batch = {lease.task_id: lease for lease in leases}
         slot.started_s = now_s
-        slot.deadline_s = None if timeout_s is None else now_s + timeout_s
+        slot.deadline_s = None if spec.timeout_s is None else now_s + spec.timeout_s
+        if counted:
+            os.write(slot.tokens[1], bytes(len(leases)))
         with suppress(BrokenPipeError, ConnectionResetError):
             if orders.name not in slot.known:
                 slot.connection.send(orders)
                 slot.known.add(orders.name)
-            slot.connection.send(Batch(orders.name, leases))
+            slot.connection.send(Batch(orders.name, leases, counted))
 
     def hear(self, slot: Slot) -> list[Ends | Trouble | Progressed]:
         """Everything a slot has said so far."""

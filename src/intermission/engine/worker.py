@@ -40,6 +40,8 @@ from intermission.telemetry import reached
 
 POLL_S = 0.25
 CANCEL_GRACE_S = 5.0
+RECALL_S = 1.0
+"""How long tasks may wait behind one that was expected to be short."""
 OPEN_MAX = 32
 """Assignments open at a time; each has two connections to its ledger and a lock."""
 _NO_MORE = object()
@@ -195,9 +197,8 @@ class Worker:
 
     def _nothing_claimed(self, assignment: Assignment) -> None:
         """Everything is finished, held by somebody, waiting for its time, or blocked."""
-        working = assignment.backlog or any(
-            slot.busy and slot.orders == assignment.name for slot in self._slots
-        )
+        busy = {slot.orders for slot in self._slots if slot.busy}
+        working = assignment.backlog or assignment.name in busy
         if not working and assignment.has_ended():
             self._end(assignment)
         else:
@@ -310,7 +311,7 @@ class Worker:
     def _bury(self, slot: Slot, how: str) -> None:
         """A slot ended. What it still held failed with it, unless we killed it for a reason."""
         self._record(slot)
-        slot.connection.close()
+        slot.close()
         assignment = self._open.get(slot.orders)
         if assignment is None or not slot.batch:
             return
@@ -378,6 +379,8 @@ class Worker:
                 self._slots.kill(slot, slot.verdict or "timeout")
             elif self._drain.reason is not None and not self._can_finish(slot, now_s):
                 self._slots.kill(slot, self._drain.reason)
+            elif len(slot.batch) > 1 and now_s - slot.started_s > RECALL_S:
+                self._open[slot.orders].backlog.extendleft(reversed(slot.recall()))
 
     def _can_finish(self, slot: Slot, now_s: float) -> bool:
         """Whether what a slot runs is expected to end before the drain must."""
