@@ -260,3 +260,18 @@ def test_what_ends_the_thread_is_raised_in_the_worker(
     hand.keeper._thread.join(30)
     with pytest.raises(RuntimeError, match="broken"):
         hand.keeper.check()
+
+
+def test_jobs_of_one_ledger_share_a_connection(hand: Hand, tmp_path: Path) -> None:
+    names = [f"job {n}" for n in range(100)]
+    for name in names:
+        hand.keeper.open(name, Workspace(tmp_path / name, _none, None, hand._open))
+    hand.keeper.tick()
+    assert hand.ledger.opened == 1
+    for name in names:
+        hand.keeper.close(name)
+    hand.keeper.tick()
+    assert hand.ledger.closed == 0, "one of its jobs is open"
+    hand.keeper.close("job")
+    hand.keeper.tick()
+    assert hand.ledger.closed == 1

@@ -58,7 +58,8 @@ class Keeper:
         self._lock = threading.Lock()
         self._held: dict[str, dict[int, Held]] = {}
         self._workspaces: dict[str, Workspace] = {}
-        self._ledgers: dict[str, Ledger] = {}
+        self._ledgers: dict[Callable[[], Ledger], Ledger] = {}
+        """By how they are opened: the jobs of a fleet share one, and so one connection."""
         self._error: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
@@ -153,23 +154,23 @@ class Keeper:
             workspace = self._workspaces.get(name)
         if workspace is None:
             raise LedgerError("this workspace is closed.")
-        if name not in self._ledgers:
-            self._ledgers[name] = workspace.open_ledger()
-        return self._ledgers[name]
+        if workspace.open_ledger not in self._ledgers:
+            self._ledgers[workspace.open_ledger] = workspace.open_ledger()
+        return self._ledgers[workspace.open_ledger]
 
     def _open_new(self) -> None:
         """At once, not at the first renewal: by then the file may be deleted or another one."""
         with self._lock:
-            new = self._workspaces.keys() - self._ledgers.keys()
+            names = list(self._workspaces)
         with suppress(LedgerError):  # asked again when there is something to renew
-            for name in new:
+            for name in names:
                 self._ledger(name)
 
     def _close_unused(self) -> None:
         with self._lock:
-            unused = self._ledgers.keys() - self._workspaces.keys()
-        for name in unused:
-            self._ledgers.pop(name).close()
+            used = {workspace.open_ledger for workspace in self._workspaces.values()}
+        for opener in self._ledgers.keys() - used:
+            self._ledgers.pop(opener).close()
 
     def _give_up(self) -> None:
         limit = self._clock.monotonic_s() + self._lease_ttl_s * MARGIN

@@ -129,18 +129,19 @@ class Slots:
     def send(self, slot: Slot, orders: Orders, leases: list[Lease], now_s: float) -> None:
         """Hand a batch to a slot. If it is dead by now, its end will be reported."""
         spec = orders.job.step(leases[0].step)
-        counted = len(leases) > 1 and not spec.light and not spec.together
+        counted = len(leases) if not spec.light and not spec.together else 0
         slot.orders = orders.name
         slot.batch = {lease.task_id: lease for lease in leases}
         slot.started_s = now_s
         slot.deadline_s = None if spec.timeout_s is None else now_s + spec.timeout_s
-        if counted:
-            os.write(slot.tokens[1], bytes(len(leases)))
+        written = 0
+        while written < counted:
+            written += os.write(slot.tokens[1], bytes(counted - written))
         with suppress(BrokenPipeError, ConnectionResetError):
             if orders.name not in slot.known:
                 slot.connection.send(orders)
                 slot.known.add(orders.name)
-            slot.connection.send(Batch(orders.name, leases, counted))
+            slot.connection.send(Batch(orders.name, leases, counted > 0))
 
     def hear(self, slot: Slot) -> list[Ends | Trouble | Progressed]:
         """Everything a slot has said so far."""

@@ -377,8 +377,7 @@ class MemoryLedger(Changes):
                 changed |= self._unsettle(job_id, dependants, message=reason)
                 for row in own:
                     if row.id not in dependants:
-                        self._reset(row, TaskState.CORRUPT, message=reason)
-                        changed.add(row.id)
+                        changed.add(self._reset(row, TaskState.CORRUPT, message=reason).id)
                 self._set_job(self._tables.jobs[job_id], JobState.RUNNING)
                 self._sweep(job_id)  # a fan-in may need nothing but gaps of what was lost
                 self._settle(job_id)
