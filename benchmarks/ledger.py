@@ -26,7 +26,7 @@ from scale import half_done, sizes
 
 FULL = {
     "rounds": 7,
-    "light": {"peers": 2_000, None: 100_000},
+    "light": {"peers": 2_000, None: 300_000},
     "receipted": {None: 2_000},
     "sizes": [1_000, 10_000, 100_000, 1_000_000],
     "half_done": 1_000_000,

@@ -9,6 +9,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 from intermission.engine.dependants import EVERY, dependants
@@ -41,21 +42,19 @@ def complete(
 ) -> list[bool]:
     """Record completions of one job's tasks; which were accepted.
 
-    One transaction for all of them, except that each plan has its own: the tasks it adds hang
-    on which other plans are done.
+    One transaction for as many as follow each other, except that each plan has its own: the
+    tasks it adds hang on which other plans are done.
     """
     if not done:
         return []
     reached("before-complete")
     plans = {spec.name for spec in plan_steps(job)}
-    others = [completion for lease, completion in done if lease.step not in plans]
-    answers = iter(ledger.complete(others) if others else ())
-    accepted = [
-        _complete_plan(ledger, store, job, lease, completion, scratch)
-        if lease.step in plans
-        else next(answers)
-        for lease, completion in done
-    ]
+    accepted: list[bool] = []
+    for is_plan, some in groupby(done, lambda one: one[0].step in plans):
+        if is_plan:
+            accepted += [_complete_plan(ledger, store, job, *one, scratch) for one in some]
+        else:
+            accepted += ledger.complete([completion for _, completion in some])
     reached("after-complete")
     return accepted
 

@@ -50,6 +50,8 @@ FLUSH_EVERY_S = 0.1
 PROGRESS_EVERY_S = 0.5
 WARNINGS_MAX = 10
 """As many warnings of one attempt travel to the worker; its log has them all."""
+YOUNG_MAX = 5000
+"""As many new values before Python looks for garbage: a plan may return a million chunks."""
 MACHINE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
 )
@@ -58,6 +60,7 @@ MACHINE_ERRNOS = frozenset(
 
 def main(connection: Connection) -> None:
     """Serve the worker until it closes the connection."""
+    gc.set_threshold(YOUNG_MAX)
     _Slot(connection).run()
 
 

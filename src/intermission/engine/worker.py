@@ -279,7 +279,7 @@ class Worker:
         assignment.idle_until_s = 0.0
         self._keeper.let_go(assignment.name, [lease.task_id for lease in leases])
         tally, step = assignment.tally, leases[0].step
-        kept = list(compress(finished, accepted))
+        kept = finished if all(accepted) else list(compress(finished, accepted))
         executed_s = [took_s for _, done, took_s, _ in kept if not done.adopted]
         tally.finished(step, executed_s, len(kept) - len(executed_s), leases[0].chunk is not None)
         tally.warnings += [f"{step}: {text}" for *_, warnings in kept for text in warnings]

@@ -148,6 +148,14 @@ SET state = 'done', result = ended.result, receipt = ended.receipt, files = ende
     error = NULL, message = NULL, ended_ms = :now_ms, updated_ms = :now_ms
 FROM ended WHERE tasks.id = ended.id;
 
+-- name: complete_alike
+-- Tasks without receipts that ended with the same result.
+UPDATE tasks
+SET state = 'done', result = :result, receipt = NULL, files = NULL, adopted = 0, progress = 1,
+    worker = NULL, lease_s = NULL, token = NULL, error = NULL, message = NULL,
+    ended_ms = :now_ms, updated_ms = :now_ms
+WHERE id BETWEEN :first AND :last;
+
 -- name: fail
 UPDATE tasks
 SET state = CASE WHEN :permanent OR attempts >= (
