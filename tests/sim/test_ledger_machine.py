@@ -68,11 +68,11 @@ class PostgresMachine(LedgerMachine):
 def play(machine: type[LedgerMachine], steps: int, shard: int = 0) -> None:
     """Run a machine from one seed after another until it has taken so many steps."""
     number = int(os.environ.get("INTERMISSION_SEED", "1")) + shard
-    examples = min(200, -(-steps // STEP_COUNT))
     machine.steps_run = 0
     for n in range(ROUNDS_MAX):
         round_seed = number + n * SHARDS
-        runs = settings(RUNS, max_examples=examples)
+        left = -(-(steps - machine.steps_run) // (2 * STEP_COUNT))  # most rules are two steps
+        runs = settings(RUNS, max_examples=min(200, left))
         try:
             run_state_machine_as_test(seed(round_seed)(machine), settings=runs)
         except BaseException as e:
