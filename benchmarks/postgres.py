@@ -28,7 +28,7 @@ FULL: Found = {
     "queues": list(QUEUES),
     "start_queues": [name for name in QUEUES if name != "limit, 2 workers"],
     "rounds": 3,
-    "tasks": {"procrastinate": 2_000, "dbos": 2_000, None: 20_000},
+    "tasks": {"procrastinate": 2_000, "dbos": 2_000, None: 100_000},
     "starts": 100,
     "ledger": 20_480,
     "finished": [1_000, 10_000, 100_000, 1_000_000],
