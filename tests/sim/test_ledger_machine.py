@@ -72,7 +72,7 @@ def play(machine: type[LedgerMachine], steps: int, shard: int = 0) -> None:
     for n in range(ROUNDS_MAX):
         round_seed = number + n * SHARDS
         left = -(-(steps - machine.steps_run) // (2 * STEP_COUNT))  # most rules are two steps
-        runs = settings(RUNS, max_examples=min(200, left))
+        runs = settings(RUNS, max_examples=min(200, max(20, left)))
         try:
             run_state_machine_as_test(seed(round_seed)(machine), settings=runs)
         except BaseException as e:
