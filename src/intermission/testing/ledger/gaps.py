@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intermission.model import JobState, Output, TaskState
+from intermission.model import Job, JobState, Output, TaskState
 from intermission.testing.jobs import (
     chain_job,
     chunks,
@@ -34,6 +34,17 @@ from intermission.testing.ledger.suite import (
 
 B, P, D = TaskState.BLOCKED, TaskState.PENDING, TaskState.DONE
 F, X = TaskState.FAILED, TaskState.CANCELLED
+
+
+def _two_inputs() -> Job:
+    """Chunks that need a gap's result and another's, which may not be missing."""
+    return job(
+        step("audio"),
+        plan("cut"),
+        mapped("sample", "cut", gap=True),
+        mapped("read", "cut", same=["sample"], one=["audio"]),
+        reduce("index", "read"),
+    )
 
 
 class Gaps(Suite):
@@ -148,14 +159,7 @@ class Gaps(Suite):
         assert job_row(ledger, made).state is JobState.FAILED
 
     def test_a_fan_in_lost_after_its_gap_became_a_hole_is_cancelled(self, ledger: Ledger) -> None:
-        made = job(
-            step("audio"),
-            plan("cut"),
-            mapped("sample", "cut", gap=True),
-            mapped("read", "cut", same=["sample"], one=["audio"]),
-            reduce("index", "read"),
-        )
-        submit(ledger, made)
+        made = submit(ledger, _two_inputs())
         audio, cut = take(ledger)
         finish(ledger, made, audio)
         finish(ledger, made, cut, found=chunks(1))
@@ -172,14 +176,7 @@ class Gaps(Suite):
         assert take(ledger) == []
 
     def test_a_chunk_that_is_a_gap_does_not_hide_another_failed_input(self, ledger: Ledger) -> None:
-        made = job(
-            step("audio"),
-            plan("cut"),
-            mapped("sample", "cut", gap=True),
-            mapped("read", "cut", same=["sample"], one=["audio"]),
-            reduce("index", "read"),
-        )
-        submit(ledger, made)
+        made = submit(ledger, _two_inputs())
         named = take_named(ledger)
         finish(ledger, made, named["cut"], found=chunks(1))
         fail(ledger, take_one(ledger), permanent=True)
