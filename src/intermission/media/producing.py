@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +23,10 @@ from intermission.media.reading import DEFAULT, Pathish, info_of, name_of, order
 
 SEGMENT_MAX_BYTES = 1 << 28
 _STAMP_BYTES = 8
+_SHARES = 6
+"""A passage is no more than one of so many shares of what is left."""
+_SHORT_S = 16
+"""But not shorter than that, if longer ones were asked for."""
 _JPEG = b"\xff\xd8\xff"
 
 Keep = Callable[[int, bytes, Segment | None], object]
@@ -193,13 +197,27 @@ class _Sound:
 def cut(
     film: Film, shown: array[int], keys: array[int], *, segment_s: int, passage_s: int
 ) -> list[Passage]:
-    """A film in passages of about this length, whole numbers of segments, as yet without rungs."""
-    count = len(_cuts(film, shown, segment_s))
-    each = max(1, passage_s // segment_s) if film.has_stamps else count
-    return [
-        passage_of(film, shown, keys, segment_s=segment_s, first=first, segments=each)
-        for first in range(0, count, each)
-    ]
+    """A film in passages of this length at most, whole numbers of segments, as yet without rungs.
+
+    Towards the end they become shorter, so that nobody waits for a long one that was begun last.
+    One may be a third shorter, to end near a key frame: the next is decoded from there on.
+    """
+    cuts, made, first = _cuts(film, shown, segment_s), [], 0
+    most, least = max(1, passage_s // segment_s), -(-_SHORT_S // segment_s)
+    while first < len(cuts):
+        left = len(cuts) - first
+        length = min(most, max(least, left // _SHARES)) if film.has_stamps else left
+        ends = range(first + length, first + length - length // 3 - 1, -1) if length < left else ()
+        end = min(ends, key=lambda n: _way(keys, cuts[n]), default=len(cuts))
+        made.append(_passage(film, shown, keys, cuts, first, end))
+        first = end
+    return made
+
+
+def _way(keys: array[int], at: int) -> int:
+    """How far a moment is from the key frame before it."""
+    n = bisect_right(keys, at)
+    return at - keys[n - 1] if n else at
 
 
 def passage_of(
@@ -213,10 +231,16 @@ def passage_of(
 ) -> Passage:
     """The passage that begins with this segment and has so many, or as many as there are."""
     cuts = _cuts(film, shown, segment_s)
-    mine = tuple(cuts[first : first + segments])
-    end = cuts[first + segments] if first + segments < len(cuts) else film.end
-    frames = bisect_left(shown, end) - bisect_left(shown, mine[0])
-    return Passage(mine, end, frames, first, _keys(film, keys, mine[0]) if first else ())
+    return _passage(film, shown, keys, cuts, first, first + segments)
+
+
+def _passage(
+    film: Film, shown: array[int], keys: array[int], cuts: list[int], first: int, end: int
+) -> Passage:
+    mine = tuple(cuts[first:end])
+    end_at = cuts[end] if end < len(cuts) else film.end
+    frames = bisect_left(shown, end_at) - bisect_left(shown, mine[0])
+    return Passage(mine, end_at, frames, first, _keys(film, keys, mine[0]) if first else ())
 
 
 def _cuts(film: Film, shown: array[int], segment_s: int) -> list[int]:

@@ -87,7 +87,7 @@ def test_sound_alone_has_no_film(tmp_path: Path) -> None:
 @given(
     gaps=st.lists(st.integers(1, 3000), min_size=1, max_size=60),
     segment_s=st.integers(1, 5),
-    passage_s=st.integers(1, 20),
+    passage_s=st.integers(1, 60),
 )
 def test_passages_are_found_again_by_their_segments(
     gaps: list[int], segment_s: int, passage_s: int
@@ -105,6 +105,23 @@ def test_passages_are_found_again_by_their_segments(
         assert one == passage_of(whole, shown, keys, segment_s=segment_s,
                                  first=one.first_segment, segments=len(one.cuts))  # fmt: skip
         assert all(key - whole.origin <= one.cuts[0] for key in one.keys)
+        assert len(one.cuts) <= max(1, passage_s // segment_s)
+
+
+def test_passages_become_shorter_and_begin_near_key_frames() -> None:
+    """Ten minutes of 25 pictures a second, with a key frame every 250 of them."""
+    shown = array("q", range(0, 600_000, 40))
+    whole = Film("h264", 96, 64, 1000, 0, len(shown), 600_000, 0, True, 0, False, 8,
+                 1, 1, 1, False)  # fmt: skip
+    made = cut(whole, shown, shown[::250], segment_s=4, passage_s=60)
+    lengths = [len(one.cuts) for one in made]
+    assert lengths[:3] == [15, 15, 15]
+    assert all(lengths[n] >= lengths[n + 3] for n in range(len(lengths) - 3))
+    assert all(length <= 4 for length in lengths[-4:])
+    ways = [one.cuts[0] % 10_000 for one in made]
+    assert sum(ways) < 2_000 * len(ways)  # of 4 s, taken as they come
+    short = cut(whole, shown, shown[::250], segment_s=4, passage_s=8)
+    assert {len(one.cuts) for one in short} == {2}
 
 
 def test_time_runs_out_by_the_pictures_there_are(surveyed: Survey) -> None:
