@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from fractions import Fraction
@@ -12,10 +13,12 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from av.video.stream import VideoStream
 from command_line import Cli, in_sentence
 
 import samples
 from film_samples import add_sound, clicks, ffmpeg, film, loud_from_s, luma, similarity
+from intermission.media.film import HLG, PQ
 
 TRANSCODE = "intermission.pipelines.transcode:transcode"
 PASSAGE_S = 3
@@ -259,6 +262,33 @@ def test_other_codecs_run_locked_in(codec: str, named: str, cli: Cli) -> None:
     frames = frames_of(folder)
     assert [frame.time for frame in frames] == [float(Fraction(n, 25)) for n in range(75)]
     assert frames[0].format.name == "yuv420p10le"
+    is_playable(folder)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "hdr", "named", "tags"),
+    [(PQ, "keep", "VIDEO-RANGE=PQ", (9, PQ, 9)), (HLG, "auto", "VIDEO-RANGE=HLG", (9, HLG, 9)),
+     (PQ, "tone-map", None, (1, 1, 1))],
+)  # fmt: skip
+def test_hdr_that_is_kept_is_named(
+    transfer: int, hdr: str, named: str | None, tags: tuple[int, int, int], cli: Cli
+) -> None:
+    def setup(stream: VideoStream) -> None:
+        context = stream.codec_context
+        context.color_primaries, context.color_trc, context.colorspace = 9, transfer, 9
+
+    source = film(cli.folder / "a.mp4", codec="libx265", pix_fmt="yuv420p10le", size=(128, 96),
+                  count=5, options={"x265-params": "log-level=none:pools=none"},
+                  setup=setup)  # fmt: skip
+    cli("run", TRANSCODE, source, *QUICK, "--codec", "hevc", "--hdr", hdr)
+    folder = cli.folder / "videos" / "a"
+    frame = frames_of(folder, "96p")[0]
+    assert (frame.color_primaries, frame.color_trc, frame.colorspace) == tags
+    assert re.findall(r"VIDEO-RANGE=\w+", (folder / "master.m3u8").read_text()) == (
+        [named] if named else []
+    )
+    properties = re.findall(r'cicp:\w+" value="(\d+)"', (folder / "manifest.mpd").read_text())
+    assert properties == ([str(tag) for tag in tags] if named else [])
     is_playable(folder)
 
 

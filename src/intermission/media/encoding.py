@@ -22,7 +22,7 @@ from av.video.stream import VideoStream
 from intermission.media.film import Coding, Film, Passage, Rung
 from intermission.media.fragments import Sample, segment
 from intermission.media.refusal import AGAIN, Refused
-from intermission.media.scaling import in_all_sizes, tags
+from intermission.media.scaling import in_all_sizes
 
 _START_CODE = re.compile(b"\\x00\\x00\\x00?\\x01")
 _LONG = 1 << 20
@@ -138,7 +138,8 @@ class Track:
         context = stream.codec_context
         context.width, context.height = rung.width, rung.height
         context.pix_fmt = coding.pix_fmt
-        context.color_primaries, context.color_trc, context.colorspace = tags(film, coding)
+        tags = film.tags(tone_map=coding.tone_map)
+        context.color_primaries, context.color_trc, context.colorspace = tags
         context.color_range = _USUAL_RANGE
         context.time_base = self._tick
         context.framerate = _rate(film)

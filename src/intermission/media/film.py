@@ -46,6 +46,12 @@ class Film:
         """Brighter than a screen of old can show: PQ or HLG."""
         return self.transfer in HDR_TRANSFERS
 
+    def tags(self, *, tone_map: bool) -> tuple[int, int, int]:
+        """Primaries, transfer and matrix of what is encoded (ITU-T H.273)."""
+        if tone_map:
+            return BT709, BT709, BT709
+        return self.primaries, self.transfer, BT709 if self.matrix == RGB else self.matrix
+
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Film:
         """Raises KeyError or TypeError for anything but a whole description."""

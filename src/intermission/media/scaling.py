@@ -14,7 +14,7 @@ import av.filter
 from av.filter.context import FilterContext
 from av.video.frame import VideoFrame
 
-from intermission.media.film import BT709, HLG, RGB, Coding, Film, Rung
+from intermission.media.film import HLG, RGB, Coding, Film, Rung
 
 _UPRIGHT = {
     90: (("transpose", "cclock"),),
@@ -126,13 +126,6 @@ def _mapping(film: Film, coding: Coding) -> Iterator[str]:
 
 def _colours(film: Film) -> str:
     return ":out_range=tv:out_color_matrix=bt709" if film.matrix == RGB else ":out_range=tv"
-
-
-def tags(film: Film, coding: Coding) -> tuple[int, int, int]:
-    """Primaries, transfer and matrix of what is encoded (ITU-T H.273)."""
-    if coding.tone_map:
-        return BT709, BT709, BT709
-    return film.primaries, film.transfer, BT709 if film.matrix == RGB else film.matrix
 
 
 def _picture(sink: FilterContext) -> VideoFrame:

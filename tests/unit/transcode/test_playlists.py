@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from xml.etree import ElementTree
 
+import pytest
+
+from intermission.media.film import HLG, PQ
 from intermission.pipelines.transcode.playlists import (
+    Look,
     Part,
     Rendition,
     captions,
@@ -54,18 +59,18 @@ def test_a_playlist_goes_on_until_it_is_whole() -> None:
 
 
 def test_bandwidth_is_as_planned_until_it_is_known() -> None:
-    growing = master_playlist([track((0, 4000), is_whole=False)], [], Fraction(25))
+    growing = master_playlist([track((0, 4000), is_whole=False)], [], Look(Fraction(25)))
     assert "BANDWIDTH=2500000,AVERAGE-BANDWIDTH=2500000" in growing
-    done = master_playlist([track((0, 4000), (4000, 5000))], [], Fraction(25))
+    done = master_playlist([track((0, 4000), (4000, 5000))], [], Look(Fraction(25)))
     assert "BANDWIDTH=8000,AVERAGE-BANDWIDTH=3200" in done
 
 
 def test_what_leads_elsewhere_says_where() -> None:
     tracks = [track((0, 4000))]
-    master = master_playlist(tracks, tracks, None, "{version}")
+    master = master_playlist(tracks, tracks, Look(), "{version}")
     assert '"{version}720p/index.m3u8"' in master
     assert master.endswith("\n{version}720p/index.m3u8\n")
-    document = manifest(tracks, tracks, None, 4.0, "{version}")
+    document = manifest(tracks, tracks, Look(), 4.0, "{version}")
     assert document.count('initialization="{version}720p/init.mp4"') == 2
     assert document.count('media="{version}720p/seg_$Number%05d$.m4s"') == 2
 
@@ -77,12 +82,36 @@ def test_subtitles_are_one_segment_that_begins_with_the_film() -> None:
         "00:01.000 --> 00:02.000\nHello\n"
     )
     assert "#EXT-X-TARGETDURATION:62\n" in texts["subtitles/0/index.m3u8"]
-    master = master_playlist([track((0, 4000))], [], None, "v/", has_text=True)
+    master = master_playlist([track((0, 4000))], [], Look(), "v/", has_text=True)
     assert 'TYPE=SUBTITLES,GROUP-ID="subtitles"' in master
     assert 'URI="v/subtitles/0/index.m3u8"' in master
     assert ',SUBTITLES="subtitles"\n' in master
 
 
 def test_equal_segments_are_told_once() -> None:
-    document = manifest([track((0, 4), (4, 8), (8, 12), (12, 13))], [], None, 1.0)
+    document = manifest([track((0, 4), (4, 8), (8, 12), (12, 13))], [], Look(), 1.0)
     assert '<S t="0" d="4" r="2"/>\n<S d="1"/>' in document
+
+
+@pytest.mark.parametrize(("transfer", "named"), [(PQ, "PQ"), (HLG, "HLG")])
+def test_hdr_is_named(transfer: int, named: str) -> None:
+    look = Look(Fraction(24_000, 1001), 9, transfer, 9)
+    master = master_playlist([track((0, 4000))], [], look)
+    assert f",RESOLUTION=1280x720,FRAME-RATE=23.976,VIDEO-RANGE={named}\n" in master
+    found = ElementTree.fromstring(manifest([track((0, 4000))], [track((0, 4000))], look, 4.0))
+    pictures, sound = found.iterfind(".//{*}AdaptationSet")
+    assert [tuple(one.attrib.values()) for one in pictures.iterfind("{*}SupplementalProperty")] == [
+        ("urn:mpeg:mpegB:cicp:ColourPrimaries", "9"),
+        ("urn:mpeg:mpegB:cicp:TransferCharacteristics", str(transfer)),
+        ("urn:mpeg:mpegB:cicp:MatrixCoefficients", "9"),
+    ]
+    assert sound.find("{*}SupplementalProperty") is None
+    assert [one.get("frameRate") for one in pictures.iterfind("{*}Representation")] == [
+        "24000/1001"
+    ]
+
+
+def test_the_range_of_every_screen_is_not_named() -> None:
+    look = Look(primaries=9, transfer=14, matrix=9)
+    assert "VIDEO-RANGE" not in master_playlist([track((0, 4000))], [], look)
+    assert "Property" not in manifest([track((0, 4000))], [], look, 4.0)

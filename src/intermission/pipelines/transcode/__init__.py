@@ -35,6 +35,7 @@ from intermission.pipelines.transcode.playlists import Part, captions
 from intermission.pipelines.transcode.renditions import (
     front,
     indexes,
+    look_of,
     pictures_of,
     preview,
     sound_of,
@@ -229,7 +230,7 @@ def sound(
     return Sound(track=track, codecs="mp4a.40.2", parts=parts)
 
 
-@step(version=1, publish="{version}{name}")
+@step(version=2, publish="{version}{name}")
 def package(
     ctx: Context,
     probe: Probed,
@@ -238,6 +239,7 @@ def package(
     sound: list[Sound],
     segment_seconds: SegmentLength = 4,
     subtitles: Subtitles = "",
+    hdr: Hdr = "auto",
 ) -> Package:
     """Write the playlists over everything that was encoded."""
     pictures = pictures_of(probe, rungs, encode)
@@ -246,11 +248,12 @@ def package(
     texts = indexes([*whole, *sounds], segment_seconds)
     if subtitles:
         texts |= captions(subtitles, probe.duration_ms / 1000)
-    texts |= front(probe, whole, sounds, has_text=bool(subtitles))
+    look, has_text = look_of(probe, hdr), bool(subtitles)
+    texts |= front(probe, look, whole, sounds, has_text=has_text)
     for name, text in texts.items():
         ctx.out(name).write_text(text, encoding="utf-8")
     return Package(
-        front=front(probe, whole, sounds, VERSION, has_text=bool(subtitles)),
+        front=front(probe, look, whole, sounds, VERSION, has_text=has_text),
         complete=[one.name for one in whole],
         incomplete=[one.name for one in pictures if not one.is_whole],
     )

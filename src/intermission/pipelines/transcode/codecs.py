@@ -38,10 +38,15 @@ def coding_of(
     film: Film, codec: str, preset: str, crf: int, threads: int, hdr: str, hardware: str = "none"
 ) -> Coding:
     """How this film is encoded: in ten bits where it has more than eight and the codec allows."""
-    tone_map = film.is_hdr and hdr == "tone-map"
+    tone_map = is_mapped(film, hdr)
     bits = 10 if film.bits > 8 and codec != "h264" and not tone_map else 8
     encoder = ENCODERS[codec] if hardware == "none" else f"{codec}_{hardware}"
     return Coding(codec, encoder, preset, crf, threads, bits, tone_map)
+
+
+def is_mapped(film: Film, hdr: str) -> bool:
+    """Whether the film leaves its range for that of every screen."""
+    return film.is_hdr and hdr == "tone-map"
 
 
 @cache

@@ -5,7 +5,8 @@ Nothing here is measured again: sizes and times are those of the segments' recei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby, pairwise, takewhile
 from math import ceil
@@ -13,12 +14,15 @@ from xml.sax.saxutils import quoteattr
 
 from pydantic import BaseModel
 
+from intermission.media.film import BT709, HLG, PQ
 from intermission.media.fragments import Segment
 
 SOUND_GROUP = "sound"
 TEXT_GROUP = "subtitles"
 TEXT_FOLDER = "subtitles/0"
 TEXT_NAME = "subtitles.vtt"
+_RANGES = {PQ: "PQ", HLG: "HLG"}
+_CICP = "urn:mpeg:mpegB:cicp"
 
 
 def part_name(number: int) -> str:
@@ -78,6 +82,34 @@ class Rendition(BaseModel):
         return ceil(size_bytes * 8 * self.scale / max(1, ticks))
 
 
+@dataclass(frozen=True)
+class Look:
+    """What is true of the pictures in every quality."""
+
+    fps: Fraction | None = None
+    primaries: int = BT709
+    transfer: int = BT709
+    matrix: int = BT709
+    """As ITU-T H.273 numbers them."""
+
+    @property
+    def hls(self) -> str:
+        """Attributes of a variant; one that says nothing of its range is not HDR."""
+        return (f",FRAME-RATE={float(self.fps):.3f}" if self.fps else "") + (
+            f",VIDEO-RANGE={_RANGES[self.transfer]}" if self.transfer in _RANGES else ""
+        )
+
+    def dash(self) -> Iterator[str]:
+        """Properties of HDR. A player that does not know them may try: there is nothing else."""
+        if self.transfer in _RANGES:
+            for name, value in (
+                ("ColourPrimaries", self.primaries),
+                ("TransferCharacteristics", self.transfer),
+                ("MatrixCoefficients", self.matrix),
+            ):
+                yield f'<SupplementalProperty schemeIdUri="{_CICP}:{name}" value="{value}"/>'
+
+
 def following(parts: Sequence[Part]) -> list[Part]:
     """The segments that follow each other from the first one on."""
     if not parts or parts[0].name != part_name(0):
@@ -129,7 +161,7 @@ def captions(text: str, duration_s: float) -> dict[str, str]:
 def master_playlist(
     pictures: Sequence[Rendition],
     sounds: Sequence[Rendition],
-    fps: Fraction | None,
+    look: Look,
     folder: str = "",
     *,
     has_text: bool = False,
@@ -158,7 +190,7 @@ def master_playlist(
             f"AVERAGE-BANDWIDTH={track.mean_bps + extra[1]},"
             f'CODECS="{",".join(dict.fromkeys(named))}"'
             + (f",RESOLUTION={track.width}x{track.height}" if pictures else "")
-            + (f",FRAME-RATE={float(fps):.3f}" if fps and pictures else "")
+            + (look.hls if pictures else "")
             + (f',AUDIO="{SOUND_GROUP}"' if sounds else "")
             + (f',SUBTITLES="{TEXT_GROUP}"' if has_text else "")
         )
@@ -169,7 +201,7 @@ def master_playlist(
 def manifest(
     pictures: Sequence[Rendition],
     sounds: Sequence[Rendition],
-    fps: Fraction | None,
+    look: Look,
     duration_s: float,
     folder: str = "",
 ) -> str:
@@ -184,8 +216,9 @@ def manifest(
     if pictures:
         lines.append('<AdaptationSet contentType="video" mimeType="video/mp4" '
                      'segmentAlignment="true" startWithSAP="1">')  # fmt: skip
+        lines += look.dash()
         for track in pictures:
-            rate = f' frameRate="{fps.numerator}/{fps.denominator}"' if fps else ""
+            rate = f' frameRate="{look.fps}"' if look.fps else ""
             size = f' width="{track.width}" height="{track.height}"'
             lines += _representation(track, folder, size + rate)
         lines.append("</AdaptationSet>")

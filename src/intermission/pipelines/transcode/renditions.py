@@ -8,8 +8,10 @@ from pathlib import Path
 
 from intermission.errors import Permanent
 from intermission.media.film import Film
+from intermission.pipelines.transcode.codecs import is_mapped
 from intermission.pipelines.transcode.ladder import Quality, Rungs
 from intermission.pipelines.transcode.playlists import (
+    Look,
     Rendition,
     following,
     manifest,
@@ -82,8 +84,17 @@ def indexes(tracks: Sequence[Rendition], segment_s: int) -> dict[str, str]:
     return {f"{one.name}/index.m3u8": media_playlist(one, segment_s) for one in tracks}
 
 
+def look_of(probe: Probed, hdr: str) -> Look:
+    """What is said of the pictures, where HDR was kept or mapped."""
+    film = probe.film
+    if film is None:
+        return Look()
+    return Look(_fps(film), *film.tags(tone_map=is_mapped(film, hdr)))
+
+
 def front(
     probe: Probed,
+    look: Look,
     pictures: Sequence[Rendition],
     sounds: Sequence[Rendition],
     folder: str = "",
@@ -93,10 +104,10 @@ def front(
     """What a player is given, for tracks in a folder; HLS with the subtitles, if there are any."""
     if not pictures and not sounds:
         return {}
-    fps, duration_s = _fps(probe.film), probe.duration_ms / 1000
+    duration_s = probe.duration_ms / 1000
     return {
-        "master.m3u8": master_playlist(pictures, sounds, fps, folder, has_text=has_text),
-        "manifest.mpd": manifest(pictures, sounds, fps, duration_s, folder),
+        "master.m3u8": master_playlist(pictures, sounds, look, folder, has_text=has_text),
+        "manifest.mpd": manifest(pictures, sounds, look, duration_s, folder),
     }
 
 
@@ -106,6 +117,7 @@ def preview(
     encode: list[Encoded | None],
     sound: list[Sound | None],
     segment_seconds: int,
+    hdr: str,
 ) -> dict[str, str]:
     """Playlists over what is encoded so far, and for players once all sound is there."""
     pictures = pictures_of(probe, rungs, encode)
@@ -113,11 +125,9 @@ def preview(
     sounds = [sound_of(one) for one in sound if one is not None]
     texts = indexes([*begun, *sounds], segment_seconds)
     if len(sounds) == len(sound) and (begun or not pictures):
-        texts["master.m3u8"] = master_playlist(begun, sounds, _fps(probe.film))
+        texts["master.m3u8"] = master_playlist(begun, sounds, look_of(probe, hdr))
     return texts
 
 
-def _fps(film: Film | None) -> Fraction | None:
-    if film is None:
-        return None
+def _fps(film: Film) -> Fraction:
     return Fraction(film.frames * film.scale, max(1, film.end)).limit_denominator(1001)
