@@ -70,7 +70,7 @@ def test_what_leads_elsewhere_says_where() -> None:
     master = master_playlist(tracks, tracks, Look(), "{version}")
     assert '"{version}720p/index.m3u8"' in master
     assert master.endswith("\n{version}720p/index.m3u8\n")
-    document = manifest(tracks, tracks, Look(), 4.0, "{version}")
+    document = manifest(tracks, tracks, Look(), "{version}")
     assert document.count('initialization="{version}720p/init.mp4"') == 2
     assert document.count('media="{version}720p/seg_$Number%05d$.m4s"') == 2
 
@@ -89,7 +89,7 @@ def test_subtitles_are_one_segment_that_begins_with_the_film() -> None:
 
 
 def test_equal_segments_are_told_once() -> None:
-    document = manifest([track((0, 4), (4, 8), (8, 12), (12, 13))], [], Look(), 1.0)
+    document = manifest([track((0, 4), (4, 8), (8, 12), (12, 13))], [], Look())
     assert '<S t="0" d="4" r="2"/>\n<S d="1"/>' in document
 
 
@@ -98,7 +98,7 @@ def test_hdr_is_named(transfer: int, named: str) -> None:
     look = Look(Fraction(24_000, 1001), 9, transfer, 9)
     master = master_playlist([track((0, 4000))], [], look)
     assert f",RESOLUTION=1280x720,FRAME-RATE=23.976,VIDEO-RANGE={named}\n" in master
-    found = ElementTree.fromstring(manifest([track((0, 4000))], [track((0, 4000))], look, 4.0))
+    found = ElementTree.fromstring(manifest([track((0, 4000))], [track((0, 4000))], look))
     pictures, sound = found.iterfind(".//{*}AdaptationSet")
     assert [tuple(one.attrib.values()) for one in pictures.iterfind("{*}SupplementalProperty")] == [
         ("urn:mpeg:mpegB:cicp:ColourPrimaries", "9"),
@@ -114,4 +114,12 @@ def test_hdr_is_named(transfer: int, named: str) -> None:
 def test_the_range_of_every_screen_is_not_named() -> None:
     look = Look(primaries=9, transfer=14, matrix=9)
     assert "VIDEO-RANGE" not in master_playlist([track((0, 4000))], [], look)
-    assert "Property" not in manifest([track((0, 4000))], [], look, 4.0)
+    assert "Property" not in manifest([track((0, 4000))], [], look)
+
+
+def test_a_film_is_as_long_as_its_longest_track() -> None:
+    pictures = track((0, 4000), (4000, 6500))
+    sound = track((0, 4000), (4000, 6506)).model_copy(update={"name": "audio/0"})
+    for tracks in (([pictures], [sound]), ([sound], [pictures])):
+        assert 'mediaPresentationDuration="PT6.506000S"' in manifest(*tracks, Look())
+    assert 'mediaPresentationDuration="PT6.500000S"' in manifest([pictures], [], Look())

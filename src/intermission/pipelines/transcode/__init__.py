@@ -31,7 +31,7 @@ from intermission.pipelines.transcode.bench import Bench
 from intermission.pipelines.transcode.captions import text_of
 from intermission.pipelines.transcode.codecs import BY_CODEC, coding_of, usual, versions
 from intermission.pipelines.transcode.ladder import Ladder, Rungs
-from intermission.pipelines.transcode.playlists import Part, captions
+from intermission.pipelines.transcode.playlists import Part, captions, longest_s
 from intermission.pipelines.transcode.renditions import (
     front,
     indexes,
@@ -247,13 +247,13 @@ def package(
     sounds = [sound_of(one) for one in sound]
     texts = indexes([*whole, *sounds], segment_seconds)
     if subtitles:
-        texts |= captions(subtitles, probe.duration_ms / 1000)
+        texts |= captions(subtitles, longest_s([*whole, *sounds]))
     look, has_text = look_of(probe, hdr), bool(subtitles)
-    texts |= front(probe, look, whole, sounds, has_text=has_text)
+    texts |= front(look, whole, sounds, has_text=has_text)
     for name, text in texts.items():
         ctx.out(name).write_text(text, encoding="utf-8")
     return Package(
-        front=front(probe, look, whole, sounds, VERSION, has_text=has_text),
+        front=front(look, whole, sounds, VERSION, has_text=has_text),
         complete=[one.name for one in whole],
         incomplete=[one.name for one in pictures if not one.is_whole],
     )

@@ -78,6 +78,11 @@ class Rendition(BaseModel):
         size_bytes = sum(part.size_bytes for part in self.parts)
         return self._bps(size_bytes, self.parts[-1].end - self.parts[0].start)
 
+    @property
+    def end_s(self) -> float:
+        """When the last of its segments ends."""
+        return self.parts[-1].end / self.scale if self.parts else 0.0
+
     def _bps(self, size_bytes: int, ticks: int) -> int:
         return ceil(size_bytes * 8 * self.scale / max(1, ticks))
 
@@ -108,6 +113,11 @@ class Look:
                 ("MatrixCoefficients", self.matrix),
             ):
                 yield f'<SupplementalProperty schemeIdUri="{_CICP}:{name}" value="{value}"/>'
+
+
+def longest_s(tracks: Sequence[Rendition]) -> float:
+    """How long there is something to see or to hear, whatever the source says of itself."""
+    return max((track.end_s for track in tracks), default=0.0)
 
 
 def following(parts: Sequence[Part]) -> list[Part]:
@@ -202,7 +212,6 @@ def manifest(
     pictures: Sequence[Rendition],
     sounds: Sequence[Rendition],
     look: Look,
-    duration_s: float,
     folder: str = "",
 ) -> str:
     """The same segments for players of DASH."""
@@ -210,7 +219,7 @@ def manifest(
         '<?xml version="1.0" encoding="utf-8"?>',
         '<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" minBufferTime="PT4S" '
         'profiles="urn:mpeg:dash:profile:isoff-live:2011" '
-        f'mediaPresentationDuration="PT{duration_s:.3f}S">',
+        f'mediaPresentationDuration="PT{longest_s([*pictures, *sounds]):.6f}S">',
         "<Period>",
     ]
     if pictures:

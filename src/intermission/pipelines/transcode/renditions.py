@@ -93,7 +93,6 @@ def look_of(probe: Probed, hdr: str) -> Look:
 
 
 def front(
-    probe: Probed,
     look: Look,
     pictures: Sequence[Rendition],
     sounds: Sequence[Rendition],
@@ -104,10 +103,9 @@ def front(
     """What a player is given, for tracks in a folder; HLS with the subtitles, if there are any."""
     if not pictures and not sounds:
         return {}
-    duration_s = probe.duration_ms / 1000
     return {
         "master.m3u8": master_playlist(pictures, sounds, look, folder, has_text=has_text),
-        "manifest.mpd": manifest(pictures, sounds, look, duration_s, folder),
+        "manifest.mpd": manifest(pictures, sounds, look, folder),
     }
 
 
