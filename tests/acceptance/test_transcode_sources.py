@@ -252,6 +252,19 @@ def test_sound_and_pictures_of_different_lengths(cli: Cli) -> None:
         is_playable(folder)
 
 
+def test_a_film_that_was_cut_keeps_its_frame_rate(cli: Cli) -> None:
+    fps = Fraction(24_000, 1001)
+    whole = film(cli.folder / "whole.mp4", times=[n / fps for n in range(75)])
+    ffmpeg("-ss", "1", "-i", whole, "-c", "copy", cli.folder / "cut.mkv")  # from a key frame on
+    times = [n / fps for n in range(75) if not 20 <= n < 30]
+    film(cli.folder / "hole.mp4", times=[*times, times[-1] + 1])
+    cli("run", TRANSCODE, "cut.mkv", "hole.mp4", *QUICK)
+    for name in ("cut", "hole"):
+        folder = cli.folder / "videos" / name
+        assert "FRAME-RATE=23.976\n" in (folder / "master.m3u8").read_text()
+        assert 'frameRate="24000/1001"' in (folder / "manifest.mpd").read_text()
+
+
 @pytest.mark.parametrize(("codec", "named"), [("hevc", "hvc1.2.4."), ("av1", "av01.0.")])
 def test_other_codecs_run_locked_in(codec: str, named: str, cli: Cli) -> None:
     """With the limits of a child on memory, files and threads."""

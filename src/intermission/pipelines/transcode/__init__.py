@@ -32,6 +32,7 @@ from intermission.pipelines.transcode.captions import text_of
 from intermission.pipelines.transcode.codecs import BY_CODEC, coding_of, usual, versions
 from intermission.pipelines.transcode.ladder import Ladder, Rungs
 from intermission.pipelines.transcode.playlists import Part, captions, longest_s
+from intermission.pipelines.transcode.rate import rate_of
 from intermission.pipelines.transcode.renditions import (
     front,
     indexes,
@@ -108,7 +109,7 @@ def probe(ctx: Context, source: Source) -> Probed:
     )
 
 
-@step(version=1)
+@step(version=2)
 def rungs(ctx: Context, probe: Probed, ladder: Ladder = ladders.DEFAULT) -> Rungs:
     """Decide which qualities the film is offered in."""
     if probe.film is None:
@@ -116,7 +117,8 @@ def rungs(ctx: Context, probe: Probed, ladder: Ladder = ladders.DEFAULT) -> Rung
     chosen = ladders.choose(probe.film, ladder)
     for one in chosen.skipped:
         ctx.log.info("%s is skipped: %s", one.name, one.reason)
-    return chosen
+    fps = rate_of(_stamps(probe, probe.film)[0], probe.film.end, probe.film.scale)
+    return chosen.model_copy(update={"fps": str(fps)})
 
 
 @step(version=1)
@@ -248,7 +250,7 @@ def package(
     texts = indexes([*whole, *sounds], segment_seconds)
     if subtitles:
         texts |= captions(subtitles, longest_s([*whole, *sounds]))
-    look, has_text = look_of(probe, hdr), bool(subtitles)
+    look, has_text = look_of(probe, rungs, hdr), bool(subtitles)
     texts |= front(look, whole, sounds, has_text=has_text)
     for name, text in texts.items():
         ctx.out(name).write_text(text, encoding="utf-8")

@@ -51,6 +51,8 @@ class Rungs(BaseModel):
 
     qualities: list[Quality]
     skipped: list[Skipped]
+    fps: str = ""
+    """Pictures a second in each of them, as a fraction: 24000/1001."""
 
 
 def parse(text: str) -> list[Asked]:

@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 
 from intermission.errors import Permanent
-from intermission.media.film import Film
 from intermission.pipelines.transcode.codecs import is_mapped
 from intermission.pipelines.transcode.ladder import Quality, Rungs
 from intermission.pipelines.transcode.playlists import (
@@ -84,12 +83,13 @@ def indexes(tracks: Sequence[Rendition], segment_s: int) -> dict[str, str]:
     return {f"{one.name}/index.m3u8": media_playlist(one, segment_s) for one in tracks}
 
 
-def look_of(probe: Probed, hdr: str) -> Look:
+def look_of(probe: Probed, rungs: Rungs, hdr: str) -> Look:
     """What is said of the pictures, where HDR was kept or mapped."""
     film = probe.film
     if film is None:
         return Look()
-    return Look(_fps(film), *film.tags(tone_map=is_mapped(film, hdr)))
+    fps = Fraction(rungs.fps) if rungs.fps else None
+    return Look(fps, *film.tags(tone_map=is_mapped(film, hdr)))
 
 
 def front(
@@ -123,9 +123,5 @@ def preview(
     sounds = [sound_of(one) for one in sound if one is not None]
     texts = indexes([*begun, *sounds], segment_seconds)
     if len(sounds) == len(sound) and (begun or not pictures):
-        texts["master.m3u8"] = master_playlist(begun, sounds, look_of(probe, hdr))
+        texts["master.m3u8"] = master_playlist(begun, sounds, look_of(probe, rungs, hdr))
     return texts
-
-
-def _fps(film: Film) -> Fraction:
-    return Fraction(film.frames * film.scale, max(1, film.end)).limit_denominator(1001)
