@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import BaseModel
 from typer.main import get_group
 from typer.testing import CliRunner
 
@@ -20,6 +21,7 @@ from intermission import errors, model
 from intermission.cli import app
 from intermission.model import CLAIMABLE, FINISHED, HELD, JobState, TaskState
 from intermission.settings import PREFIX, Settings
+from intermission.settings.overriding import Override
 from intermission.settings.watched import WatchedPlace
 
 DOCS = Path(__file__).parent
@@ -107,9 +109,17 @@ def _default(name: str) -> str:
 
 
 def watches() -> str:
+    return _table_of(WatchedPlace)
+
+
+def overrides() -> str:
+    return _table_of(Override)
+
+
+def _table_of(model: type[BaseModel]) -> str:
     rows = [
         [f"`{name}`", "needed" if field.is_required() else "", f"{field.description}"]
-        for name, field in WatchedPlace.model_fields.items()
+        for name, field in model.model_fields.items()
     ]
     return _table(["field", "", "what it is"], rows)
 
@@ -192,6 +202,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "job-transitions": job_transitions,
     "settings": settings,
     "watches": watches,
+    "overrides": overrides,
     "error-tree": error_tree,
     "commands": commands,
     "receipt-fields": receipt_fields,

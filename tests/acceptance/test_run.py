@@ -48,6 +48,20 @@ def test_an_output_that_was_removed_is_put_back_without_running_anything(cli: Cl
     assert not cli.calls()
 
 
+def test_some_sources_have_parameters_of_their_own(cli: Cli) -> None:
+    """They count more than what the command says for all."""
+    usual, other = cli.source(), cli.source("loud-1.txt", "gh")
+    (cli.folder / "intermission.toml").write_text(
+        '[[overrides]]\npipeline = "letters"\nsources = "loud-*"\nparams = { mark = "?" }\n'
+    )
+    cli.run("letters", usual, other, "--param", "mark=.")
+    assert (cli.folder / "shouted/a/whole.txt").read_text() == "AB.CD.EF."
+    assert (cli.folder / "shouted/loud-1/whole.txt").read_text() == "GH?"
+    again = cli.run("letters", usual, other, "--param", "mark=.")
+    assert "ran 0 in " in summary(again)
+    assert "would run 0 tasks" in cli("plan", f"{PIPELINES}:letters", other).out
+
+
 def test_a_changed_parameter_reuses_the_steps_before_it(cli: Cli) -> None:
     source = cli.source()
     cli.run("letters", source)

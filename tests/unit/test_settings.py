@@ -240,7 +240,7 @@ def test_watches_are_json_in_a_variable(project: Path) -> None:
             "watches, number 2: pipeline is missing. Expected: an installed pipeline",
         ),
         (WATCH | {"evry_s": 3}, "watches, number 2: there is no 'evry_s'. Did you mean every_s?"),
-        (WATCH | {"colour": 3}, "there is no 'colour'. A watch has: place, pipeline, params,"),
+        (WATCH | {"colour": 3}, "there is no 'colour'. It has: place, pipeline, params,"),
         (WATCH | {"every_s": 0}, "every_s cannot be 0: Input should be greater than or equal"),
         (WATCH | {"priority": True}, "priority cannot be True"),
         (WATCH | {"params": 3}, "params cannot be 3"),
@@ -260,3 +260,31 @@ def test_a_wrong_watch_is_named_by_its_number(
 def test_watches_that_are_no_tables_are_refused(project: Path, text: str) -> None:
     with pytest.raises(UsageError, match="each a table with place and pipeline"):
         load(project, INTERMISSION_WATCHES=text)
+
+
+OVERRIDE = {"pipeline": "transcode", "sources": ["concert-*.mp4", "4k/*"], "params": {"crf": 20}}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "source", "is_for"),
+    [
+        ("transcode", "/films/concert-1.mp4", True),
+        ("transcode", "concert-1.mp4", True),
+        ("transcode", "s3://bucket/films/4k/a.mov", True),
+        ("transcode", "/films/a-concert-1.mp4", False),
+        ("transcode", "/films/14k/a.mov", False),
+        ("transcribe", "/films/concert-1.mp4", False),
+    ],
+)
+def test_an_override_is_for_names_and_ends_of_paths(
+    pipeline: str, source: str, is_for: bool, project: Path
+) -> None:
+    found = load(project, INTERMISSION_OVERRIDES=json.dumps([OVERRIDE]))
+    (override,) = found.settings.overrides
+    assert override.is_for(pipeline, source) is is_for
+
+
+def test_a_wrong_override_is_named_by_its_number(project: Path) -> None:
+    wrong = {name: OVERRIDE[name] for name in ("pipeline", "params")}
+    with pytest.raises(UsageError, match="overrides, number 2: sources is missing"):
+        load(project, INTERMISSION_OVERRIDES=json.dumps([OVERRIDE, wrong]))

@@ -89,6 +89,16 @@ class App:
             return remote_workspace(self.settings, job, has_outputs=output is not None)
         return self.workspace(place_of(job.source), output)
 
+    def params_of(
+        self, pipeline: Pipeline, source: Place, params: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The parameters for a source: what `overrides` say of it counts more than these."""
+        merged = dict(params)
+        for one in self.settings.overrides:
+            if one.is_for(pipeline.name, str(source)):
+                merged |= one.params
+        return merged
+
     def sources(
         self, places: Sequence[str], include: Sequence[str] = (), outputs: str = ""
     ) -> list[Place]:
@@ -176,6 +186,8 @@ class App:
         store = workspace.open_store()
         store.self_test()
         source = identify_place(path, store, self.settings)
+        if expected is None:
+            params = self.params_of(pipeline, path, params)
         job = make_job(pipeline, ref, source, params)
         job = replace(job, priority=priority, not_before_ms=not_before_ms)
         if expected not in (None, job.key):
@@ -209,9 +221,8 @@ class App:
         """
         workspace = self.workspace(path)
         store = workspace.open_store()
-        job = make_job(
-            pipeline, ref, identify_place(path, store, self.settings, remember=False), params
-        )
+        source = identify_place(path, store, self.settings, remember=False)
+        job = make_job(pipeline, ref, source, self.params_of(pipeline, path, params))
         light: dict[str, Output] = {}
         if any(spec.light for spec in job.steps):  # else there is nothing to open a ledger for
             with self.reading(workspace) as ledger:

@@ -83,6 +83,7 @@ class Fleet:
             from intermission.app.remote import submit_remotely
 
             how = {"priority": priority, "not_before_ms": not_before_ms}
+            params = self.app.params_of(load(ref), where, params)
             key, is_new = submit_remotely(self.settings, load(ref).name, where, params, **how)
             return self.ledger.jobs(key)[0].job, is_new
         submission = self.app.submit(

@@ -31,7 +31,8 @@ from pydantic import (
 )
 
 from intermission.errors import EnvironmentFault, UsageError
-from intermission.settings.watched import WatchedPlace, from_json, split, wrong_watch
+from intermission.settings.overriding import Override
+from intermission.settings.watched import WatchedPlace, from_json, split, wrong_table
 
 PREFIX = "INTERMISSION_"
 PROJECT_FILE = "intermission.toml"
@@ -215,6 +216,10 @@ class Settings(BaseModel):
         default=(),
         description="places whose files a server submits, each a table with place and pipeline",
     )
+    overrides: Annotated[tuple[Override, ...], BeforeValidator(from_json)] = Field(
+        default=(),
+        description="parameters for some sources, each a table with pipeline, sources and params",
+    )
     workspace_name: str = Field(
         default=".intermission",
         pattern=r"^\.?\w[\w.-]*$",
@@ -230,6 +235,7 @@ class Settings(BaseModel):
         return value
 
 
+_TABLES: dict[str, type[BaseModel]] = {"watches": WatchedPlace, "overrides": Override}
 _current: Settings | None = None
 
 
@@ -335,8 +341,8 @@ def _wrong(
 ) -> UsageError:
     first = error.errors()[0]
     name = str(first["loc"][0])
-    if name == "watches" and len(first["loc"]) > 2:
-        return wrong_watch(first, origin[name])
+    if name in _TABLES and len(first["loc"]) > 2:
+        return wrong_table(_TABLES[name], name, first, origin[name])
     expected = Settings.model_fields[name].description
     return UsageError(
         f"{origin[name]}: {name} cannot be {values[name]!r}: {first['msg']}.",

@@ -45,7 +45,7 @@ class WatchedPlace(BaseModel):
         default=0, description="jobs with a higher number go first"
     )
     every_s: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] | None = Field(
-        default=None, description="seconds between two looks, 10 unless set"
+        default=None, description="seconds between two looks, 10 unless set, 300 with a queue"
     )
     cron: str | None = Field(
         default=None, description="when to look, instead: '0 2 * * *' is every day at two"
@@ -53,18 +53,25 @@ class WatchedPlace(BaseModel):
     timezone: str | None = Field(
         default=None, description="of the cron expression, such as Europe/Berlin"
     )
+    queue: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the URL of an SQS queue that gets the events of a bucket",
+    )
 
 
-def wrong_watch(first: ErrorDetails, source: str) -> UsageError:
-    """What to tell about the first error in a table, by its number."""
+def wrong_table(
+    model: type[BaseModel], setting: str, first: ErrorDetails, source: str
+) -> UsageError:
+    """What to tell about the first error in a table of a setting, by its number."""
     number, name = first["loc"][1:3]
-    where = f"{source}: watches, number {int(number) + 1}"
-    fields = WatchedPlace.model_fields
+    where = f"{source}: {setting}, number {int(number) + 1}"
+    fields = model.model_fields
     if first["type"] == "extra_forbidden":
         close = get_close_matches(str(name), fields, n=1)
         return UsageError(
             f"{where}: there is no {name!r}.",
-            remedy=f"Did you mean {close[0]}?" if close else f"A watch has: {', '.join(fields)}.",
+            remedy=f"Did you mean {close[0]}?" if close else f"It has: {', '.join(fields)}.",
         )
     expected = f"Expected: {fields[str(name)].description}."
     if first["type"] == "missing":
