@@ -7,6 +7,7 @@ import subprocess
 from itertools import pairwise
 from pathlib import Path
 
+import av
 import imageio_ffmpeg
 import pytest
 from command_line import Cli
@@ -46,3 +47,22 @@ def test_every_rendition_is_decoded_without_a_warning(played: Path, manifest: st
         assert len(steps) == 1
     samples = sum(int(row[3]) for row in rows if kinds[row[0].strip()] == "audio")
     assert samples == pytest.approx(SECONDS * SOUND_HZ, abs=0.1 * SOUND_HZ)
+
+
+def test_subtitles_are_read_at_their_times(cli: Cli) -> None:
+    film = media_samples.make(cli.folder / "film.mp4", seconds=4, size=(160, 120))
+    (cli.folder / "words.vtt").write_text(
+        "WEBVTT\n\n00:00.250 --> 00:01.750\nThe first words\n\n"
+        "00:00:02.500 --> 00:00:03.500\nand the last\n"
+    )
+    cli("run", REF, film, "--ladder", "60p", "--subtitles", "words.vtt")
+    master = cli.folder / "videos" / "film" / "master.m3u8"
+    with av.open(str(master)) as container:
+        assert [stream.codec_context.name for stream in container.streams.subtitles] == ["webvtt"]
+    (uri,) = re.findall(r'TYPE=SUBTITLES.*URI="([^"]+)"', master.read_text())
+    with av.open(str(master.parent / uri)) as container:
+        packets = [packet for packet in container.demux(subtitles=0) if packet.size]
+        assert [(packet.pts, packet.duration, bytes(packet)) for packet in packets] == [
+            (250, 1500, b"The first words"),
+            (2500, 1000, b"and the last"),
+        ]

@@ -25,6 +25,7 @@ HOW = ("--ladder", "240p,120p", "--segment-seconds", "1", "--chunk-seconds", "2"
 PASSAGES = range(0, SECONDS, 2)
 PLAYER = Path(__file__).with_name("player.html")
 PLAYING_S = 20
+CUES = [[0.25, 1.75, "The first words"], [2.5, 5.5, "Größer & später,\nin zwei Zeilen"]]
 Run = Callable[..., "subprocess.Popen[bytes]"]
 
 
@@ -55,8 +56,8 @@ def run(tmp_path: Path) -> Iterator[Run]:
     film = media_samples.make(tmp_path / "film.mp4", seconds=SECONDS, size=(320, 240))
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(**env: str) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "intermission", "run", REF, str(film), *HOW]
+    def start(*more: str, **env: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "intermission", "run", REF, str(film), *HOW, *more]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("INTERMISSION_")}
         environment = {**inherited, "HOME": str(tmp_path), "INTERMISSION_SLOTS": "2", **env}
         started.append(subprocess.Popen(argv, cwd=tmp_path, env=environment))
@@ -100,6 +101,35 @@ def test_it_plays_over_joins_and_changes_quality(page: Page, run: Run) -> None:
     assert found["heights"] == [120, 240, 120]
     assert found["stall_s"] < 0.5
     assert found["loudness"] > 0.05
+
+
+def webvtt(cues: list[list[Any]]) -> str:
+    text = "WEBVTT\nKind: captions\n\nNOTE nobody sees this\n"
+    for start, end, words in cues:
+        escaped = words.replace("&", "&amp;")
+        text += f"\n00:{start:06.3f} --> 00:00:{end:06.3f} line:50%\n{escaped}\n"
+    return text
+
+
+def test_subtitles_are_shown_when_they_are_said(page: Page, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "words.vtt").write_text(webvtt(CUES), encoding="utf-8")
+    assert run("--subtitles", "words.vtt").wait(60) == 0
+    page.goto("/player.html")
+    wait(page, "hls.subtitleTracks.length == 1 && video.textTracks.length == 1")
+    assert page.evaluate("video.textTracks[0].kind") == "subtitles"
+    page.evaluate("hls.subtitleTrack = 0")
+    wait(page, f"video.textTracks[0].cues?.length == {len(CUES)}")
+    found = page.evaluate(
+        "[...video.textTracks[0].cues].map(cue =>"
+        " [cue.startTime, cue.endTime, cue.getCueAsHTML().textContent])"
+    )
+    assert found == CUES
+    page.evaluate("watchCues(video.textTracks[0])")
+    wait(page, "video.ended")
+    said = [one for one in told(page)["said"] if one[1]]
+    assert [words for _, words in said] == [words for _, _, words in CUES]
+    assert [at for at, _ in said] == pytest.approx([at for at, _, _ in CUES], abs=0.3)
+    assert told(page)["errors"] == []
 
 
 def test_it_plays_while_it_is_made(page: Page, run: Run, tmp_path: Path) -> None:
