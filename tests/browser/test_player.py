@@ -124,7 +124,7 @@ def test_subtitles_are_shown_when_they_are_said(page: Page, run: Run, tmp_path: 
         " [cue.startTime, cue.endTime, cue.getCueAsHTML().textContent])"
     )
     assert found == CUES
-    page.evaluate("watchCues(video.textTracks[0])")
+    page.evaluate("watchCues(video.textTracks[0]); video.currentTime = 0; video.play()")
     wait(page, "video.ended")
     said = [one for one in told(page)["said"] if one[1]]
     assert [words for _, words in said] == [words for _, _, words in CUES]
