@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-fleet strace pgbouncer promtool chromium clean
+.PHONY: help demo test lint bench bench-fleet strace pgbouncer promtool chromium ministack clean
 
 help:
 	@echo 'make demo   write down a minute of a talk; kill it and run it again'
@@ -24,7 +24,7 @@ talks/talk.mp4: | .venv/bin/python
 	$(BIN)/python examples/fetch_talk.py $@
 
 # Twice as many at a time as there are cores: half of what the tests do is wait.
-test: lint strace pgbouncer promtool chromium
+test: lint strace pgbouncer promtool chromium ministack
 	$(BIN)/python -m pytest -n $$((2 * $$(nproc))) --dist worksteal
 
 lint: .venv/installed-test
@@ -66,6 +66,14 @@ promtool: | .venv/bin/python
 chromium:
 	@command -v chromium >/dev/null || { $(APT) chromium; } >/dev/null \
 		|| echo 'chromium is missing and cannot be installed here'
+
+# S3 and SQS for the tests of queues. It wants older packages than ours, so it lives apart.
+ministack: | .venv/bin/python
+	@command -v ministack >/dev/null || [ -x $(BIN)/ministack ] || { \
+		$(BIN)/python -m venv .venv/ministack && .venv/ministack/bin/python -m pip install --quiet \
+		--disable-pip-version-check ministack==1.5.33 && ln -sf ../ministack/bin/ministack \
+		$(BIN)/ministack; } >/dev/null 2>&1 \
+		|| echo 'ministack is missing and cannot be installed here'
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(APT) python3-venv; } >/dev/null || true

@@ -20,6 +20,7 @@ pytest_plugins = [
     "servers.postgres",
     "servers.pgbouncer",
     "servers.valkey",
+    "servers.ministack",
 ]
 
 # A shell starts what runs in the background with SIGINT ignored, and everything it starts

@@ -18,6 +18,7 @@ in the backend that met them.
     │   ├── StoreError                4   reading or writing objects failed
     │   │   ├── StoreRefused          4   credentials are missing or denied, or there is no bucket
     │   │   └── StoreUnavailable     75   it gave no usable answer for long; progress is saved
+    │   ├── QueueError                4   a queue gives no messages; progress goes on without
     │   └── LockLost                 75   another machine took the workspace over
     ├── WorkspaceBusy                75   another machine is at work in the workspace
     ├── SourceError                   1   permanent: a source is missing or unreadable
@@ -116,6 +117,10 @@ class StoreUnavailable(StoreError):
     """The store gave no usable answer, however often it was asked; progress is saved."""
 
     exit_code = 75
+
+
+class QueueError(EnvironmentFault):
+    """A queue of messages is missing, denied or not answering."""
 
 
 class LockLost(EnvironmentFault):
