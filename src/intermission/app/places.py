@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 from intermission.app.discover import find_sources
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.store.keys import is_key
 from intermission.backends.store.local import LocalStore
 from intermission.backends.store.objects import ObjectStore
 from intermission.engine.source import identify
@@ -116,23 +117,50 @@ def _find_objects(
     whole = store.stat(place.key) if place.key and not place.key.endswith("/") else None
     if whole is not None:
         return [replace(place, version=whole.version, size_bytes=whole.size_bytes)]
-    prefix = place.key if not place.key or place.key.endswith("/") else f"{place.key}/"
-    own = (f"{settings.checkpoints_prefix}/", f"{outputs}/")
-    found: list[ObjectPlace] = []
-    for stat in store.list(prefix):
-        below = stat.key.removeprefix(prefix)
-        hidden = any(part.startswith(".") for part in below.split("/"))
-        wanted = not include or any(
-            fnmatch(below, one) or fnmatch(PurePosixPath(below).name, one) for one in include
-        )
-        if wanted and not hidden and stat.size_bytes and not stat.key.startswith(own):
-            found.append(ObjectPlace(place.bucket, stat.key, stat.version, stat.size_bytes))
+    found = [
+        ObjectPlace(place.bucket, stat.key, stat.version, stat.size_bytes)
+        for stat in store.list(_prefix(place))
+        if stat.size_bytes and _is_wanted(place, stat.key, include, settings, outputs)
+    ]
     if not found:
         wanted = f" that matches {', '.join(include)}" if include else ""
         raise EmptyPlace(
             f"{place} has no object{wanted}.", remedy="Check the bucket and the prefix."
         )
     return found
+
+
+def find_object(
+    place: ObjectPlace, key: str, include: Sequence[str], settings: Settings, outputs: str
+) -> ObjectPlace | None:
+    """The object of this key in the place's bucket, if a listing of the place would find it now."""
+    # A URL may name one object, whatever it is called.
+    is_wanted = key == place.key or _is_wanted(place, key, include, settings, outputs)
+    if not is_wanted or not is_key(key):
+        return None
+    stat = _bucket(place, settings).stat(key)
+    if stat is None or not stat.size_bytes:
+        return None
+    return ObjectPlace(place.bucket, key, stat.version, stat.size_bytes)
+
+
+def _prefix(place: ObjectPlace) -> str:
+    return place.key if not place.key or place.key.endswith("/") else f"{place.key}/"
+
+
+def _is_wanted(
+    place: ObjectPlace, key: str, include: Sequence[str], settings: Settings, outputs: str
+) -> bool:
+    """Whether a key below a place can be a source: by its name, and because it is not our own."""
+    prefix = _prefix(place)
+    below = key.removeprefix(prefix)
+    own = f"{settings.checkpoints_prefix}/", f"{outputs}/"
+    if not key.startswith(prefix) or key.startswith(own):
+        return False
+    if any(part.startswith(".") for part in below.split("/")):
+        return False
+    names = below, PurePosixPath(below).name
+    return not include or any(fnmatch(name, one) for one in include for name in names)
 
 
 def _opener(url: str, settings: Settings) -> Callable[[], ObjectStore]:

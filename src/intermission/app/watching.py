@@ -3,6 +3,7 @@
 One thread looks at all of them in turn. What a look finds is submitted, and submitting twice
 joins the job that is there, so any number of processes may watch the same places without knowing
 of each other. Nothing is kept: a look sees all that is there, not what came since the last one.
+Where a queue tells of what came, another thread listens to it, and looks are rarer.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from intermission.app.cron import Cron, zone_of
 from intermission.app.fleet import Fleet
 from intermission.app.folder_watch import FolderWatch
 from intermission.app.places import Place, is_url
+from intermission.app.queue_watch import Queue, listening, queue_of
 from intermission.errors import EnvironmentFault, IntermissionError, UsageError, fault_from_os
 from intermission.model import Job
 from intermission.ports.clock import Clock
 from intermission.settings.watched import WatchedPlace
 
 EVERY_S = 10.0
+BESIDE_QUEUE_S = 300.0
+"""Between two looks at a place that a queue tells of: they find what the queue lost."""
 SETTLE_S = 5.0
 """Between the two looks at a folder that its cron expression calls for."""
 LATE_MS = 3600 * 1000
@@ -45,7 +49,7 @@ class Stop(Protocol):
 
 
 class Teller(Protocol):
-    """Whoever wants to know."""
+    """Whoever wants to know. Several threads tell."""
 
     def submitted(self, place: Place, job: Job) -> None: ...
     def failed(self, place: Place, error: IntermissionError) -> None: ...
@@ -114,9 +118,18 @@ class AtTimes:
 
 
 def timing_of(
-    every_s: float | None, cron: str | None, timezone: str | None, clock: Clock
+    every_s: float | None,
+    cron: str | None,
+    timezone: str | None,
+    clock: Clock,
+    queue: Queue | None = None,
 ) -> Timing:
     """When to look, as people say it. Raises `UsageError` for what cannot be meant."""
+    if cron is not None and queue is not None:
+        raise UsageError(
+            "both a queue, which tells at any time, and a cron expression are given.",
+            remedy="Give one of them; every_s says how often to look beside a queue.",
+        )
     if cron is not None and every_s is not None:
         raise UsageError(
             "both a time between looks and a cron expression are given.", remedy="Give one of them."
@@ -127,7 +140,9 @@ def timing_of(
         )
     if cron is not None:
         return AtTimes(Cron(cron, zone_of(timezone)), clock)
-    return Every(EVERY_S if every_s is None else every_s, clock)
+    if every_s is None:
+        every_s = EVERY_S if queue is None else BESIDE_QUEUE_S
+    return Every(every_s, clock)
 
 
 @dataclass
@@ -136,12 +151,26 @@ class Watch:
 
     folder: FolderWatch
     timing: Timing
+    queue: Queue | None = None
+    """Tells of what came."""
     is_away: bool = False
     paused_until_s: float = 0.0
 
     @property
     def name(self) -> str:
         return self.folder.place
+
+
+def watch_of(
+    folder: FolderWatch,
+    every_s: float | None,
+    cron: str | None,
+    timezone: str | None,
+    queue_url: str | None,
+) -> Watch:
+    """A watch, as people say it. Raises `UsageError` for what cannot be meant."""
+    queue = None if queue_url is None else queue_of(queue_url, folder.place)
+    return Watch(folder, timing_of(every_s, cron, timezone, folder.clock, queue), queue)
 
 
 class Watching:
@@ -156,6 +185,10 @@ class Watching:
         self._teller = teller
 
     def run(self) -> None:
+        with listening(self._watches, stop=self._stop, teller=self._teller):
+            self._look_until_stopped()
+
+    def _look_until_stopped(self) -> None:
         while not self._stop.is_set():
             for watch in self._watches:
                 if self._wait_s(watch) <= 0 and not self._stop.is_set():
@@ -235,8 +268,7 @@ def _watch(fleet: Fleet, wanted: WatchedPlace) -> Watch:
         include=wanted.include,
         priority=wanted.priority,
     )
-    when = wanted.every_s, wanted.cron, wanted.timezone
-    return Watch(folder, timing_of(*when, fleet.app.clock))
+    return watch_of(folder, wanted.every_s, wanted.cron, wanted.timezone, wanted.queue)
 
 
 @contextmanager

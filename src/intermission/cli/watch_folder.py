@@ -48,7 +48,12 @@ def watch_folder(
     ] = 0,
     every_s: Annotated[
         float | None,
-        typer.Option("--every-s", metavar="S", min=0.1, help="Time between two looks: 10."),
+        typer.Option(
+            "--every-s",
+            metavar="S",
+            min=0.1,
+            help="Time between two looks: 10, or 300 with a queue.",
+        ),
     ] = None,
     cron: Annotated[
         str | None,
@@ -58,20 +63,25 @@ def watch_folder(
         str | None,
         typer.Option(metavar="ZONE", help="Of --cron: Europe/Berlin; else that of the machine."),
     ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="An SQS queue that gets the events of the bucket."),
+    ] = None,
     output_dir: OutputDir = None,
     verbose: Verbose = False,
 ) -> None:
     """Submit a pipeline for every file that appears in a folder or bucket.
 
     A file is taken once it is complete: when nothing about it changed between two looks. The keys
-    of the jobs are printed on standard output. Ctrl-C or SIGTERM ends it; started again, it
-    submits what came meanwhile, and nothing twice.
+    of the jobs are printed on standard output. With --queue, an object in S3 is taken as soon as
+    the queue tells of it, and the bucket is looked at now and then besides. Ctrl-C or SIGTERM ends
+    it; started again, it submits what came meanwhile, and nothing twice.
     """
     refuse_option(pipeline)
     settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
     from intermission.app.fleet import Fleet
     from intermission.app.folder_watch import FolderWatch
-    from intermission.app.watching import Watch, Watching, timing_of
+    from intermission.app.watching import Watching, watch_of
     from intermission.pipeline import load
 
     folders, own = own_options(places, load(pipeline))
@@ -80,29 +90,27 @@ def watch_folder(
     params = {**parse_params(param), **own}
     how = {"include": include or (), "priority": priority}
     fleet = Fleet(settings)
-    clock = fleet.app.clock
-    watches = [
-        Watch(
-            FolderWatch(fleet, pipeline, folder, params, **how),
-            timing_of(every_s, cron, timezone, clock),
-        )
-        for folder in folders
-    ]
+    watched = [FolderWatch(fleet, pipeline, folder, params, **how) for folder in folders]
+    watches = [watch_of(folder, every_s, cron, timezone, queue) for folder in watched]
     with closing(fleet.open_ledger()) as opened:
         opened.limits()  # so that one which is not there, or refuses us, is told in one sentence
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     say(f"watching {', '.join(folders)}")
-    Watching(watches, clock=clock, stop=ended, teller=_Terminal()).run()
+    Watching(watches, clock=fleet.app.clock, stop=ended, teller=_Terminal()).run()
 
 
 class _Terminal:
     """Keys for programs on standard output, the rest for people."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
     def submitted(self, place: Place, job: Job) -> None:
-        say(f"{near(place)}: submitted")
-        print(job.key, flush=True)
+        with self._lock:  # a key and the end of its line are two writes
+            say(f"{near(place)}: submitted")
+            print(job.key, flush=True)
 
     def failed(self, place: Place, error: IntermissionError) -> None:
         complain(f"{near(place)}: {error}")

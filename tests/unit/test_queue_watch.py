@@ -1,0 +1,299 @@
+"""Messages about watched buckets: what is submitted, what is deleted, and when it gives way."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from intermission.app.fleet import Fleet
+from intermission.app.folder_watch import FolderWatch, Outcome
+from intermission.app.places import ObjectPlace, Place
+from intermission.app.queue_watch import PAUSES_S, TURN_S, QueueWatch, listening, queue_of
+from intermission.app.watching import BESIDE_QUEUE_S, Every, Watch, timing_of, watches_of
+from intermission.backends.events.sqs import BATCH_MAX, WAIT_S, Message
+from intermission.errors import (
+    IntermissionError,
+    LedgerError,
+    QueueError,
+    SourceError,
+    StoreUnavailable,
+    UsageError,
+)
+from intermission.model import Job
+from intermission.settings import Settings
+from intermission.settings.watched import WatchedPlace
+from intermission.testing.clock import FakeClock
+
+PIPELINE = f"{Path(__file__).parents[1] / 'acceptance' / 'pipelines.py'}:letters"
+URL = "https://sqs.eu-central-1.amazonaws.com/111122223333/media"
+JOB = cast(Job, "a job")
+
+
+def told_of(*keys: str, bucket: str = "media") -> str:
+    records = [
+        {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": bucket}, "object": {"key": k}}}
+        for k in keys
+    ]
+    return json.dumps({"Records": records})
+
+
+@dataclass
+class FakeQueue:
+    """Gives out what lies in it, again and again, until it is deleted."""
+
+    bodies: dict[str, str] = field(default_factory=dict[str, str])
+    troubles: list[IntermissionError] = field(default_factory=list[IntermissionError])
+    waits_s: list[int] = field(default_factory=list[int])
+    deleted: list[list[str]] = field(default_factory=list[list[str]])
+    url: str = URL
+    is_closed: bool = False
+
+    def receive(self, wait_s: int = WAIT_S) -> list[Message]:
+        self.waits_s.append(wait_s)
+        if self.troubles:
+            raise self.troubles.pop(0)
+        found = list(self.bodies.items())[:BATCH_MAX]
+        return [Message(id, f"handle of {id}", body) for id, body in found]
+
+    def delete(self, messages: Sequence[Message]) -> None:
+        self.deleted.append([message.id for message in messages])
+        for message in messages:
+            assert message.handle == f"handle of {message.id}"
+            del self.bodies[message.id]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@dataclass
+class FakeFolder:
+    """Notes what arrived; an answer may be an error to raise."""
+
+    answers: dict[str, tuple[bool, Any] | IntermissionError] = field(default_factory=dict)
+    arrivals: list[str] = field(default_factory=list[str])
+    bucket: str = "media"
+    place: str = "s3://media/in/"
+
+    def arrived(self, key: str) -> tuple[bool, Outcome | None]:
+        self.arrivals.append(key)
+        answer = self.answers.get(key, (True, None))
+        if isinstance(answer, IntermissionError):
+            raise answer
+        is_done, outcome = answer
+        return is_done, None if outcome is None else (ObjectPlace("s3://media", key), outcome)
+
+
+class World:
+    """A queue that a watch listens to for some turns."""
+
+    def __init__(self, *folders: FakeFolder) -> None:
+        self.queue = FakeQueue()
+        self.folders = list(folders) or [FakeFolder()]
+        self.told: list[str] = []
+        self.pauses_s: list[float] = []
+        self.turns = 0
+        watched = [cast(FolderWatch, folder) for folder in self.folders]
+        self.watch = QueueWatch(self.queue, watched, stop=self, teller=self)
+
+    def run(self, turns: int = 1) -> None:
+        self.turns = turns
+        self.watch.run()
+
+    def is_set(self) -> bool:
+        return self.turns <= 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.pauses_s.append(timeout)
+        self.turns -= 1
+        return self.is_set()
+
+    def submitted(self, place: Place, job: Job) -> None:
+        self.told.append(f"{place}: {job}")
+
+    def failed(self, place: Place, error: IntermissionError) -> None:
+        self.told.append(f"{place}: {error}")
+
+    def away(self, name: str, error: IntermissionError) -> None:
+        self.told.append(f"{name} is away: {error}")
+
+    def back(self, name: str) -> None:
+        self.told.append(f"{name} is back")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_is_told_of_is_submitted_and_then_deleted(world: World) -> None:
+    world.folders[0].answers = {"in/a b": (True, JOB)}
+    world.queue.bodies = {"1": told_of("in/a+b"), "2": told_of("in/c", "in/d")}
+    world.run()
+    assert world.folders[0].arrivals == ["in/a b", "in/c", "in/d"]
+    assert world.queue.deleted == [["1", "2"]]
+    assert world.told == ["s3://media/in/a b: a job"]
+    assert world.queue.is_closed
+
+
+def test_a_message_stays_until_all_its_objects_have_their_jobs(world: World) -> None:
+    answers = world.folders[0].answers
+    answers |= {"in/a": (False, SourceError("no.")), "in/b": (True, JOB)}
+    world.queue.bodies = {"1": told_of("in/a", "in/b")}
+    world.run()
+    assert world.queue.deleted == []
+    assert world.told == ["s3://media/in/a: no.", "s3://media/in/b: a job"]
+    answers["in/a"] = (True, None)
+    world.run()
+    assert world.queue.deleted == [["1"]]
+
+
+def test_where_nothing_can_be_done_it_does_not_turn_in_place(world: World) -> None:
+    world.queue.bodies = {"1": "hello"}
+    world.run(3)
+    assert world.pauses_s == [TURN_S] * 3
+    world.queue.bodies["2"] = told_of("in/a")
+    world.run()
+    assert world.pauses_s[3:] == [0.0]
+
+
+def test_what_cannot_be_read_stays_and_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.queue.bodies = {"1": "hello", "2": told_of("in/a")}
+    with caplog.at_level(logging.WARNING):
+        world.run(5)
+    assert list(world.queue.bodies) == ["1"]
+    (logged,) = caplog.messages
+    assert logged == f"{URL}: a message is left there, for it is not JSON: 'hello'"
+    assert world.told == []
+
+
+def test_a_bucket_that_nobody_watches_is_left_alone_and_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.queue.bodies = {"1": told_of("in/a", bucket="b"), "2": told_of("in/c", bucket="b")}
+    with caplog.at_level(logging.WARNING):
+        world.run(3)
+    assert world.queue.deleted == []
+    assert world.folders[0].arrivals == []
+    assert len(caplog.messages) == 1
+    assert "'b'" in caplog.messages[0]
+
+
+def test_watches_that_share_a_queue_are_all_told() -> None:
+    world = World(FakeFolder(), FakeFolder(bucket="other"), FakeFolder())
+    world.folders[2].answers = {"in/a": (False, None)}
+    world.queue.bodies = {"1": told_of("in/a"), "2": told_of("in/b", bucket="other")}
+    world.run()
+    assert [folder.arrivals for folder in world.folders] == [["in/a"], ["in/b"], ["in/a"]]
+    assert world.queue.deleted == [["2"]], "one of them is not done with the first"
+
+
+@pytest.mark.parametrize("trouble", [LedgerError("away."), StoreUnavailable("away.")])
+def test_what_is_in_the_ledger_is_deleted_though_it_fails_at_the_next(
+    world: World, trouble: IntermissionError
+) -> None:
+    world.folders[0].answers = {"in/b": trouble}
+    world.queue.bodies = {str(n): told_of(f"in/{key}") for n, key in enumerate("abc")}
+    world.run()
+    assert world.queue.deleted == [["0"]]
+    assert world.folders[0].arrivals == ["in/a", "in/b"]
+    assert world.told == [f"{URL} is away: away."]
+
+
+def test_a_queue_that_is_away_is_told_once_and_tried_after_growing_pauses(world: World) -> None:
+    count = len(PAUSES_S) + 2
+    world.queue.troubles = [QueueError("gone.", remedy="Create it.")] * count
+    world.run(count + 3)
+    assert world.told == [f"{URL} is away: gone. Create it.", f"{URL} is back"]
+    assert world.pauses_s == [*PAUSES_S, PAUSES_S[-1], PAUSES_S[-1], 0.0, 0.0, 0.0]
+    # Whether it answers again is known at once, not when a message comes.
+    assert world.queue.waits_s == [0] * (count + 1) + [WAIT_S] * 2
+
+
+def test_a_second_outage_begins_with_short_pauses_again(world: World) -> None:
+    world.queue.troubles = [QueueError("gone.")] * 3
+    world.run(5)
+    world.queue.troubles = [QueueError("gone.")]
+    world.run(1)
+    assert world.pauses_s[-1] == PAUSES_S[0]
+    assert len(world.told) == 3
+
+
+def test_once_stopped_it_takes_nothing_more(world: World) -> None:
+    world.queue.bodies = {"1": told_of("in/a"), "2": told_of("in/b")}
+
+    def stop(key: str) -> tuple[bool, None]:
+        world.turns = 0
+        return True, None
+
+    world.folders[0].arrived = stop  # type: ignore[method-assign]
+    world.run()
+    assert world.queue.deleted == [["1"]], "what is submitted is still deleted"
+
+
+def test_watches_of_one_queue_have_one_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def start(self: QueueWatch) -> None:
+        started.append([folder.bucket for folder in self._folders])
+
+    monkeypatch.setattr(QueueWatch, "start", start)
+    timing = Every(1.0, FakeClock())
+    names = [("a", URL), ("b", f"{URL}-2"), ("c", URL), ("d", None)]
+    watches = [
+        Watch(
+            cast(FolderWatch, FakeFolder(bucket=bucket)), timing, url and queue_of(url, "s3://b/")
+        )
+        for bucket, url in names
+    ]
+    world = World()
+    with listening(watches, stop=world, teller=world):
+        assert started == [["a", "c"], ["b"]]
+
+
+def test_beside_a_queue_a_place_is_looked_at_seldom(tmp_path: Path) -> None:
+    watched: dict[str, Any] = {"place": "s3://media/in/", "pipeline": PIPELINE, "queue": URL}
+    settings = Settings(
+        ledger=str(tmp_path / "ledger.sqlite"),
+        watches=(WatchedPlace(**watched), WatchedPlace(**watched, every_s=7)),
+    )
+    usual, own = watches_of(Fleet(settings))
+    for watch, expected_s in ((usual, BESIDE_QUEUE_S), (own, 7.0)):
+        assert watch.queue is not None
+        assert watch.queue.url == URL
+        watch.timing.looked(0)
+        assert expected_s - 1 < watch.timing.wait_s() <= expected_s
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"place": "in"}, "not in S3"),
+        ({"place": "gs://media/in"}, "not in S3"),
+        ({"queue": "media"}, "URL of an SQS queue"),
+        ({"cron": "0 2 * * *"}, "both a queue"),
+    ],
+)
+def test_a_queue_that_cannot_be_meant_is_refused(
+    tmp_path: Path, wrong: dict[str, Any], problem: str
+) -> None:
+    watched = {"place": "s3://media/in/", "pipeline": PIPELINE, "queue": URL, **wrong}
+    settings = Settings(ledger=str(tmp_path / "l.sqlite"), watches=(WatchedPlace(**watched),))
+    with pytest.raises(UsageError, match=f"watches, number 1: .*{problem}") as caught:
+        watches_of(Fleet(settings))
+    assert caught.value.remedy
+
+
+def test_without_a_queue_the_time_between_looks_is_as_ever() -> None:
+    clock = FakeClock()
+    timing = timing_of(None, None, None, clock)
+    timing.looked(0)
+    assert timing.wait_s() == 10.0
