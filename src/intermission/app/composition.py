@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,6 +46,7 @@ from intermission.settings import Settings
 from intermission.telemetry import reached
 from intermission.upkeep.gc import Swept, collect
 from intermission.upkeep.rebuild import adopt_all, rebuild, remember_job
+from intermission.upkeep.staged import bring_back, given_up_ms
 from intermission.upkeep.verify import verify
 
 
@@ -207,6 +209,7 @@ class App:
                 verify(ledger, store, job, scratch, self.clock, thorough=thorough)
                 if expected is None:  # `retry` has said what to try again
                     _retry_stopped(ledger, job)
+            bring_back(ledger, store, job)
             reached("after-submit")
             reused = 0 if is_new else ledger.jobs(job.key)[0].total(TaskState.DONE)
             return Submission(workspace, job, ledger, store, is_new, reused, owned, held.pop_all())
@@ -274,7 +277,7 @@ class App:
         if living(workspace):
             return Swept(0, 0, 0, in_use=True)
         try:
-            with self.owning(workspace):
+            with self.owning(workspace), self.reading(workspace) as ledger:
                 store = workspace.open_store()
                 return collect(
                     store,
@@ -282,6 +285,7 @@ class App:
                     grace_s=grace_s,
                     dry_run=dry_run,
                     outputs_of=lambda key: self._outputs_of(store, key),
+                    given_up_ms=partial(given_up_ms, ledger),
                 )
         except WorkspaceBusy:
             return Swept(0, 0, 0, in_use=True)

@@ -29,6 +29,7 @@ from intermission.pipeline.load import resolve
 from intermission.ports.bell import Bell
 from intermission.ports.ledger import Ledger
 from intermission.settings import Settings
+from intermission.upkeep.staged import bring_back
 
 
 class Fleet:
@@ -119,7 +120,9 @@ class Fleet:
             from intermission.backends.http.workspace import job_from_here
 
             job = job_from_here(job, self.settings.server)
-        return Assignment(workspace, job, ledger, workspace.open_store(), Tally())
+        store = workspace.open_store()
+        bring_back(ledger, store, job)
+        return Assignment(workspace, job, ledger, store, Tally())
 
 
 def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str | None:

@@ -24,6 +24,7 @@ from intermission.model import EdgeKind, Job, Output, TaskState
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
+from intermission.upkeep.staged import preview_key
 
 EVERY_S = 2.0
 LAST_S = 10.0
@@ -203,7 +204,7 @@ class _Watched:
     def _is_newest(self, store: Store, count: int) -> bool:
         """Write down from how many results the texts are made, unless somebody saw more."""
         key, data = (
-            f"published/.previews/{self._job.key}.json",
+            preview_key(self._job.key),
             json.dumps({"results": count}).encode(),
         )
         while True:
