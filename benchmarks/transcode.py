@@ -14,6 +14,7 @@ import ctypes
 import json
 import os
 import resource
+import shutil
 import signal
 import statistics
 import subprocess
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,10 @@ class Work:
 class Cost:
     wall_s: float
     cpu_s: float
+
+
+class TooLate(RuntimeError):
+    """What was to be killed had ended."""
 
 
 def main() -> None:
@@ -130,8 +136,13 @@ def one_round(work: Work, place: Path) -> dict[str, Cost]:
     film, rungs = work.film, work.rungs
     compete(SINGLE, lambda folder: plain.together(film, folder, rungs))
     compete(RUN, lambda folder: run(work, folder, rungs))
-    half_s = costs[RUN].wall_s / 2
-    compete(KILLED, lambda folder: run(work, folder, rungs, kill_after_s=half_s))
+    kill_after_s = costs[RUN].wall_s / 2
+    while KILLED not in costs:
+        try:
+            compete(KILLED, partial(run, work, rungs=rungs, kill_after_s=kill_after_s))
+        except TooLate:  # something else slowed the first down
+            shutil.rmtree(place / KILLED)
+            kill_after_s /= 2
     compete(EACH, lambda folder: plain.one_by_one(film, folder, rungs))
     compete(SCRIPT, lambda f: plain.in_passages(film, f, rungs, work.seconds, work.passage_s))
     return costs
@@ -153,7 +164,7 @@ def run(work: Work, folder: Path, rungs: Sequence[Rung], kill_after_s: float | N
         )
         with suppress(subprocess.TimeoutExpired):
             process.wait(kill_after_s)
-            raise RuntimeError("the run had ended before it was killed")
+            raise TooLate("the run had ended before it was killed")
         process.send_signal(signal.SIGKILL)
         process.wait()
     done = subprocess.run(argv, env=environment, check=False, text=True, **quiet)

@@ -53,6 +53,17 @@ def test_every_figure_comes_out(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_every_figure_of_transcoding_comes_out(tmp_path: Path) -> None:
+    found = quick("transcode.py", tmp_path)
+    assert found["qualities"].keys() == {"180p", "90p"}
+    assert {"run", "run, killed half way and again", "one ffmpeg"} <= found["costs"].keys()
+    assert found["costs"]["one ffmpeg"]["wall of one ffmpeg"]["median"] == 1
+    assert {"encode", "package", "storyboard"} <= found["steps_s"].keys()
+    assert min(*figures(found["costs"]), *figures(found["added"])) > 0
+    assert all(0.9 < quality["ssim"] <= 1 for quality in found["qualities"].values())
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.usefixtures("postgres_server")  # which knows whether there is one to start
 def test_every_figure_of_a_fleet_comes_out() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
