@@ -9,7 +9,7 @@ import pytest
 
 from intermission.app.fleet import Fleet
 from intermission.app.folder_watch import PAUSES_S, FolderWatch
-from intermission.app.places import Place
+from intermission.app.places import ObjectPlace, Place
 from intermission.backends.store.memory import MemoryStore
 from intermission.errors import IntermissionError, LedgerError, StoreRefused, StoreUnavailable
 from intermission.model import Job
@@ -39,6 +39,7 @@ class World:
         self.store = MemoryStore()
         self.trouble: IntermissionError | None = None
         self.refused: IntermissionError | None = None
+        self.tries = 0
         self.submitted: list[str] = []
         self.clock = FakeClock()
         self.fleet = Fleet(Settings(ledger=str(folder / "ledger.sqlite")))
@@ -48,16 +49,18 @@ class World:
         monkeypatch.setattr(self.fleet, "submit", self._submit)
 
     def start(self, place: str) -> FolderWatch:
-        self.watch = FolderWatch(self.fleet, PIPELINE, place, {}, include=["*.txt"])
+        self.watch = FolderWatch(self.fleet, PIPELINE, place, {}, include=["*.txt", "*.part"])
         return self.watch
 
     def _bucket(self, *_: object) -> MemoryStore:
         if self.trouble is not None:
+            self.tries += 1
             raise self.trouble
         return self.store
 
     def _submit(self, ref: str, place: Place, params: object, **how: Any) -> tuple[Any, bool]:
         if self.refused is not None:
+            self.tries += 1
             raise self.refused
         self.submitted.append(str(place).removeprefix("s3://media/"))
         return object.__new__(Job), True
@@ -130,6 +133,22 @@ def test_another_content_is_another_job(world: World) -> None:
     assert len(world.submitted) == 2
 
 
+def test_a_look_takes_the_version_that_was_told_of(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put("in/a.txt")
+    world.watch.arrived("in/a.txt")
+    stat = world.store.replace("in/a.txt", b"something else")
+    monkeypatch.setattr(world.watch, "_list", lambda: None)  # it was listed before that
+    world.refused = StoreUnavailable("away.")
+    with pytest.raises(StoreUnavailable):
+        world.watch.arrived("in/a.txt")
+    world.refused = None
+    ((place, _),) = world.watch.look()
+    assert isinstance(place, ObjectPlace)
+    assert place.version == stat.version
+
+
 def test_a_file_that_the_other_thread_took_meanwhile_is_left_alone(world: World) -> None:
     world.put("in/a.txt", "in/b.txt")
     look = world.watch.look()
@@ -148,7 +167,8 @@ def test_what_fails_is_told_once_and_its_message_stays(world: World, when: str) 
     assert not is_done
     assert outcome is not None
     assert outcome[1] is error
-    assert world.watch.arrived("in/a.txt") == (False, None), "it has a pause"
+    assert world.watch.arrived("in/a.txt") == (False, None)
+    assert when == "found" or world.tries == 1, "it has a pause"
     world.clock.advance(PAUSES_S[0])
     assert world.watch.arrived("in/a.txt") == (False, None), "it was told"
     world.trouble = world.refused = None

@@ -187,9 +187,10 @@ def test_a_bucket_that_nobody_watches_is_left_alone_and_logged_once(
     assert "'b'" in caplog.messages[0]
 
 
-def test_watches_that_share_a_queue_are_all_told() -> None:
+@pytest.mark.parametrize("undone", [0, 2])
+def test_watches_that_share_a_queue_are_all_told(undone: int) -> None:
     world = World(FakeFolder(), FakeFolder(bucket="other"), FakeFolder())
-    world.folders[2].answers = {"in/a": (False, None)}
+    world.folders[undone].answers = {"in/a": (False, None)}
     world.queue.bodies = {"1": told_of("in/a"), "2": told_of("in/b", bucket="other")}
     world.run()
     assert [folder.arrivals for folder in world.folders] == [["in/a"], ["in/b"], ["in/a"]]
