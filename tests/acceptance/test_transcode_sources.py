@@ -314,7 +314,7 @@ def test_a_damaged_film_fails_and_says_where(cli: Cli) -> None:
         data[(packet.pos or 0) + 4 : (packet.pos or 0) + packet.size] = bytes(packet.size - 4)
     source.write_bytes(data)
     ended = cli("run", TRANSCODE, source, *QUICK, code=1)
-    assert "a.mp4 is damaged at 3.200 s: from 3.000 to 4.000 s" in ended.err
+    assert "a.mp4 is damaged at 3.200 s: from 2.000 to 4.000 s" in ended.err
     assert "(1 attempt)" in ended.err
 
 
