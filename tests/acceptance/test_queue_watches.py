@@ -48,8 +48,8 @@ class Scene:
         how = {"VisibilityTimeout": "1", "RedrivePolicy": json.dumps(policy)}
         self.aws.create_queue(self.name, **how)
 
-    def notify(self) -> None:
-        self.aws.notify_queue(self.name, self.name)
+    def notify(self, prefix: str = "") -> None:
+        self.aws.notify_queue(self.name, self.name, prefix)
 
     def put(self, key: str, text: bytes = b"abcd") -> None:
         """What has the same content is the same job: give every object its own."""
@@ -196,7 +196,7 @@ def test_killed_between_submitting_and_deleting_it_submits_once(
     scene: Scene, proxy: FaultProxy
 ) -> None:
     scene.create_queue()
-    scene.notify()
+    scene.notify("in/")
     # Listings fail, so that whatever is found is found by the queue.
     proxy.arm(answer(503), times=10**6, matching=is_listing)
     env = {"AWS_ENDPOINT_URL": proxy.url, "INTERMISSION_STORE_PATIENCE_S": "0"}
@@ -205,7 +205,7 @@ def test_killed_between_submitting_and_deleting_it_submits_once(
     assert killed.wait() == -signal.SIGKILL
     assert killed.out == []
     assert scene.states() == {"a.txt": JobState.PENDING}
-    assert scene.aws.count(scene.queue) >= 1, "the message was not deleted"
+    assert scene.aws.count(scene.queue) == 2, "the message, and the one that says hello"
     again = scene.watch(**env)
     until(lambda: scene.aws.count(scene.queue) == 0)
     scene.put("in/b.txt", b"efgh")

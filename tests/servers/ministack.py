@@ -72,8 +72,8 @@ class Aws:
         body = f"<NotificationConfiguration>{''.join(parts)}</NotificationConfiguration>"
         self._client.put(f"/{bucket}?notification", content=body).raise_for_status()
 
-    def notify_queue(self, bucket: str, queue: str) -> None:
-        self.notify(bucket, _configuration("Queue", self.arn_of(queue)))
+    def notify_queue(self, bucket: str, queue: str, prefix: str = "") -> None:
+        self.notify(bucket, _configuration("Queue", self.arn_of(queue), prefix))
 
     def notify_topic(self, bucket: str, queue: str) -> None:
         """By way of a topic that passes on to the queue."""
@@ -111,9 +111,11 @@ class Aws:
         return self._client.post("/", data=asked, headers=headers).raise_for_status().text
 
 
-def _configuration(kind: str, arn: str) -> str:
+def _configuration(kind: str, arn: str, prefix: str = "") -> str:
     events = "<Event>s3:ObjectCreated:*</Event><Event>s3:ObjectRemoved:*</Event>"
-    return f"<{kind}Configuration><{kind}>{arn}</{kind}>{events}</{kind}Configuration>"
+    rule = f"<FilterRule><Name>prefix</Name><Value>{prefix}</Value></FilterRule>"
+    only = f"<Filter><S3Key>{rule}</S3Key></Filter>" if prefix else ""
+    return f"<{kind}Configuration><{kind}>{arn}</{kind}>{events}{only}</{kind}Configuration>"
 
 
 @pytest.fixture(scope="session")
