@@ -55,7 +55,7 @@ from intermission.pipelines.transcode.storyboard import make_poster, make_storyb
 from intermission.settings import current
 
 SegmentLength = Annotated[int, Field(ge=1, le=30, description="length of a segment, in seconds")]
-ChunkLength = Annotated[int, Field(ge=1, le=3600, description="length of a passage, in seconds")]
+ChunkLength = Annotated[int, Field(ge=1, le=3600, description="the longest passage, in seconds")]
 Codec = Annotated[Literal["h264", "hevc", "av1"], Field(description="h264, hevc or av1")]
 Preset = Annotated[
     str,
