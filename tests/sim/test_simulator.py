@@ -145,16 +145,21 @@ class NameBlindLedger(MemoryLedger):
         return super().complete([replace(one, key=None) for one in done])
 
 
-def found_within(made: type[MemoryLedger], faults: Sequence[str], scratch: Path) -> str:
-    """What the first seed says that notices a bug."""
+def found_within(
+    made: type[MemoryLedger], faults: Sequence[str], scratch: Path, first: int = 0
+) -> str:
+    """What the first seed says that notices a bug.
+
+    One that few seeds notice is looked for from near such a seed, and then among all the others.
+    """
 
     class Ledgers(MemoryLedgers):
         def create(self) -> MemoryLedger:
             return made(clock=self._clock)
 
-    for seed in range(CANARY_SEEDS):
+    for n in range(CANARY_SEEDS):
         try:
-            simulate(seed, scratch, Ledgers, faults=faults)
+            simulate((first + n) % CANARY_SEEDS, scratch, Ledgers, faults=faults)
         except Violation as e:
             return str(e)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -162,37 +167,44 @@ def found_within(made: type[MemoryLedger], faults: Sequence[str], scratch: Path)
 
 
 @pytest.mark.parametrize(
-    ("module", "bug", "faults", "complaint"),
+    ("module", "bug", "faults", "first", "complaint"),
     [
-        ((run_task, "commit"), overwriting, FAULTS, "changed the standing receipt"),
-        ((run_task, "commit"), stubborn, FAULTS, "the ledger has"),
-        ((run_task, "adopt"), forgetful, FAULTS, "although it has a receipt"),
-        ((record, "withdraw"), hasty, ("corrupt", "crash", "lose", "stall"), "into quarantine"),
+        ((run_task, "commit"), overwriting, FAULTS, 0, "changed the standing receipt"),
+        ((run_task, "commit"), stubborn, FAULTS, 0, "the ledger has"),
+        ((run_task, "adopt"), forgetful, FAULTS, 0, "although it has a receipt"),
+        (
+            (record, "withdraw"),
+            hasty,
+            ("corrupt", "crash", "lose", "stall"),
+            145,
+            "into quarantine",
+        ),
     ],
 )
 def test_a_canary_in_the_engine_is_found(
     module: tuple[ModuleType, str],
     bug: Callable[..., object],
     faults: Sequence[str],
+    first: int,
     complaint: str,
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(*module, bug)
-    story = found_within(MemoryLedger, faults, scratch)
+    story = found_within(MemoryLedger, faults, scratch, first)
     assert story.startswith("seed ")
     assert complaint in story
 
 
 @pytest.mark.parametrize(
-    ("ledger", "faults", "complaint"),
+    ("ledger", "faults", "first", "complaint"),
     [
-        (FencelessLedger, FAULTS, "were answered"),
-        (GenerousLedger, FAULTS, "was handed out twice"),
-        (NameBlindLedger, ("echo", "lose", "restore"), "were answered"),
+        (FencelessLedger, FAULTS, 0, "were answered"),
+        (GenerousLedger, FAULTS, 0, "was handed out twice"),
+        (NameBlindLedger, ("echo", "lose", "restore"), 243, "were answered"),
     ],
 )
 def test_a_canary_in_the_ledger_is_found(
-    ledger: type[MemoryLedger], faults: Sequence[str], complaint: str, scratch: Path
+    ledger: type[MemoryLedger], faults: Sequence[str], first: int, complaint: str, scratch: Path
 ) -> None:
-    assert complaint in found_within(ledger, faults, scratch)
+    assert complaint in found_within(ledger, faults, scratch, first)
