@@ -24,7 +24,8 @@ def rate_of(shown: Sequence[int], end: int, scale: int) -> Fraction:
     """The rate of pictures shown at these times, in ticks; on average, where it varies."""
     steps = [after - at for at, after in pairwise(shown)]
     usual = median_low(steps) if steps else 0
-    even = [step for step in steps if abs(step - usual) <= _JITTER_S * scale]
+    jitter = int(_JITTER_S * scale)
+    even = [step for step in steps if abs(step - usual) <= jitter]
     odd = len(steps) - len(even)
     if len(even) < _EVEN_MIN or odd > max(1, _ODD_MAX * len(steps)):
         return Fraction(len(shown) * scale, max(1, end)).limit_denominator(1001)
