@@ -21,20 +21,24 @@ from intermission.errors import (
 )
 from intermission.model import Job, JobState
 from intermission.settings import Settings
+from intermission.settings.overriding import Override
 from intermission.testing.clock import FakeClock
 
 PIPELINE = f"{Path(__file__).parents[1] / 'acceptance' / 'pipelines.py'}:letters"
 
 
+LOUD = Override(pipeline="letters", sources=("loud-*",), params={"mark": "!!"})
+
+
 class World:
-    """A folder, a ledger, and watches that come and go."""
+    """A folder, a ledger, and watches that come and go. Some files are to be louder."""
 
     def __init__(self, folder: Path) -> None:
         self.tried: list[str] = []
         self.folder = folder / "in"
         self.folder.mkdir()
         self.clock = FakeClock()
-        self.fleet = Fleet(Settings(ledger=str(folder / "ledger.sqlite")))
+        self.fleet = Fleet(Settings(ledger=str(folder / "ledger.sqlite"), overrides=(LOUD,)))
         self.fleet.app.clock = self.clock
         self.watch = self.start()
 
@@ -108,6 +112,16 @@ def test_an_empty_place_is_nothing_unusual_and_a_missing_one_is(world: World) ->
         world.taken()
     world.folder.mkdir()
     assert world.taken() == []
+
+
+def test_started_again_it_leaves_alone_what_has_parameters_of_its_own(world: World) -> None:
+    world.write("loud-1.txt", "ab")
+    jobs = [world.look(), world.look()][1]
+    (job,) = jobs.values()
+    assert isinstance(job, Job)
+    assert '"mark":"!!"' in job.params
+    world.start()
+    assert [world.taken(), world.taken()] == [[], []]
 
 
 def test_started_again_it_leaves_alone_what_has_a_job(world: World) -> None:

@@ -229,7 +229,8 @@ class FolderWatch:
         return None if was_told else (place, error)
 
     def _is_known(self, ledger: Ledger, place: Place) -> bool:
-        job = make_job(self._pipeline, self._ref, self._source(place), self._params)
+        params = self._fleet.app.params_of(self._pipeline, place, self._params)
+        job = make_job(self._pipeline, self._ref, self._source(place), params)
         return any(row.job.key == job.key for row in ledger.jobs(job.key))
 
     def _source(self, place: Place) -> Source:
