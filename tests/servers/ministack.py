@@ -5,12 +5,10 @@ It takes any credentials and checks no signature, so the tests themselves call i
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,10 +20,10 @@ from typing import Any
 import httpx
 import pytest
 
+from servers import die_with_parent, free_port
+
 _ACCOUNT = "000000000000"
 _START_S = 30.0
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
@@ -138,7 +136,7 @@ def aws(require: Callable[[str], str]) -> Iterator[Aws]:
 def _start(program: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     """A server that answers. Another process may take a port between choice and use: try again."""
     for _ in range(3):
-        port = _free_port()
+        port = free_port()
         process = _spawn(program, folder, port)
         endpoint = f"http://127.0.0.1:{port}"
         deadline_s = time.monotonic() + _START_S
@@ -175,16 +173,5 @@ def _spawn(program: str, folder: Path, port: int) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to end the server when the tests are killed and cannot."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

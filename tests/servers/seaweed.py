@@ -6,7 +6,6 @@ instead; everything below that prefix is the tests' to write and stays behind.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import shutil
@@ -24,6 +23,7 @@ import pytest
 
 from intermission.backends.store.objects import ObjectStore
 from intermission.errors import StoreRefused, StoreUnavailable
+from servers import die_with_parent
 
 _BUCKET = "media"
 _ACCESS = {"access_key_id": "tester", "secret_access_key": "only-on-loopback"}
@@ -31,8 +31,6 @@ _ACCESS = {"access_key_id": "tester", "secret_access_key": "only-on-loopback"}
 _PORTS = range(10_000, 22_000)
 _PAIR = 10_000
 _START_S = 30.0
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -121,18 +119,13 @@ def _spawn(weed: str, data: Path, port: list[int]) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to end the server when the tests are killed and cannot."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _answers(process: subprocess.Popen[bytes], server: S3Server) -> bool:

@@ -7,7 +7,6 @@ that database is the tests' to empty.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -22,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from servers import die_with_parent, free_port
+
 _START_S = 30.0
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 class ValkeyServer:
@@ -34,7 +33,7 @@ class ValkeyServer:
         self._program = program
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
@@ -48,7 +47,7 @@ class ValkeyServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         deadline_s = time.monotonic() + _START_S
         while not self._answers():
@@ -121,14 +120,3 @@ def _program(require: Callable[[str], str]) -> str:
         if found:
             return str(found[0])
     return require("valkey-server")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to end the server when the tests are killed and cannot."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
