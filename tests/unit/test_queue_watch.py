@@ -228,14 +228,14 @@ def test_a_second_outage_begins_with_short_pauses_again(world: World) -> None:
     assert len(world.told) == 3
 
 
-def test_once_stopped_it_takes_nothing_more(world: World) -> None:
+def test_once_stopped_it_takes_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.queue.bodies = {"1": told_of("in/a"), "2": told_of("in/b")}
 
     def stop(key: str) -> tuple[bool, None]:
         world.turns = 0
         return True, None
 
-    world.folders[0].arrived = stop  # type: ignore[method-assign]
+    monkeypatch.setattr(world.folders[0], "arrived", stop)
     world.run()
     assert world.queue.deleted == [["1"]], "what is submitted is still deleted"
 

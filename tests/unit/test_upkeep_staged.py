@@ -167,7 +167,9 @@ def test_what_is_tried_again_is_not_taken(two: Two) -> None:
     assert two.leads_to() == ["new 0", "new 1", "new 2"]
 
 
-def test_a_job_that_begins_again_during_a_pass_loses_no_more(two: Two) -> None:
+def test_a_job_that_begins_again_during_a_pass_loses_no_more(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And what it lost comes back."""
     two.fail("make 2")
     two.sweep()
@@ -178,7 +180,7 @@ def test_a_job_that_begins_again_during_a_pass_loses_no_more(two: Two) -> None:
         delete(key)
         two.ledger.retry(two.job.key)
 
-    two.outputs.delete = begin_again  # type: ignore[method-assign]
+    monkeypatch.setattr(two.outputs, "delete", begin_again)
     assert two.sweep().removed == 1
     assert len(two.staged()) == 1
     bring_back(two.ledger, two.store, two.job)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from intermission.errors import NotFound
-from intermission.model import HELD, Job, JobState, TaskState
+from intermission.model import Job, JobState, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 
@@ -25,7 +25,7 @@ def given_up_ms(ledger: Ledger | None, pipeline: str, job_key: str) -> int | Non
     for row in [] if ledger is None else ledger.jobs(job_key):
         if row.job.key != job_key or row.job.pipeline != pipeline:
             continue
-        if row.state not in (JobState.FAILED, JobState.CANCELLED) or row.total(*HELD):
+        if row.state not in (JobState.FAILED, JobState.CANCELLED):
             continue
         behind = [spec.name for spec in row.job.steps if not spec.front]
         if any(row.counts.get(name, {}).keys() - {TaskState.DONE} for name in behind):
