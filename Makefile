@@ -7,12 +7,14 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-fleet strace pgbouncer promtool chromium ministack clean
+.PHONY: help demo test quick lint chaos bench bench-fleet strace pgbouncer promtool chromium ministack clean
 
 help:
 	@echo 'make demo   write down a minute of a talk; kill it and run it again'
 	@echo 'make test   everything: style, types, layers, tests'
+	@echo 'make quick  style, types, layers, unit tests, ledgers on SQLite: three minutes'
 	@echo 'make lint   style, types and layers alone'
+	@echo 'make chaos  a fleet under random faults: MINUTES=3 SEED=any'
 	@echo 'make bench  the ledger, transcription and transcoding, against their peers'
 	@echo 'make bench-fleet  PostgreSQL and the worker API, against theirs'
 
@@ -27,11 +29,21 @@ talks/talk.mp4: | .venv/bin/python
 test: lint strace pgbouncer promtool chromium ministack
 	$(BIN)/python -m pytest -n $$((2 * $$(nproc))) --dist worksteal
 
+# What needs no server and reads no video; the rest of the tests is for `make test`.
+quick: lint
+	$(BIN)/python -m pytest -n $$((2 * $$(nproc))) --dist worksteal tests/unit tests/contract \
+		tests/test_tidy.py -m 'not server and not slow'
+
 lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+
+# A seed repeats the faults of an earlier run: make chaos MINUTES=30 SEED=7
+MINUTES ?= 3
+chaos: .venv/installed-test
+	PYTHONPATH=tests $(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/ledger.py

@@ -23,6 +23,8 @@ pytest_plugins = [
     "servers.ministack",
 ]
 
+SERVERS = {"aws", "pgbouncer", "postgres", "postgres_server", "s3", "valkey", "valkey_server"}
+
 # A shell starts what runs in the background with SIGINT ignored, and everything it starts
 # inherits that, the commands that the tests interrupt among them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -43,6 +45,12 @@ def require() -> Callable[[str], str]:
         return path
 
     return find
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Whatever uses one of the servers is marked so: `make quick` does without them."""
+    if SERVERS.intersection(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.server)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
