@@ -11,9 +11,14 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+import film_samples
 import media_samples
 from transcoding import REF
 
@@ -23,17 +28,23 @@ QUALITIES = 2
 TIMEOUT_S = 120
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    options = ["--ladder", "120p,90p", "--segment-seconds", "1", "--chunk-seconds", "1"]
+def start(folder: Path, ladder: str = "120p,90p", **environ: str) -> subprocess.Popen[bytes]:
+    options = ["--ladder", ladder, "--segment-seconds", "1", "--chunk-seconds", "1"]
     command = [sys.executable, "-m", "intermission", "run", REF, "film.mp4", *options]
     environment = {
         **os.environ,
         "BEGUN": str(folder / "begun"),
         "INTERMISSION_SLOTS": str(SLOTS),
         "INTERMISSION_RETRY_DELAYS_S": "0",
+        **environ,
     }
     return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
 
 
@@ -93,3 +104,53 @@ def test_killed_at_random_points(tmp_path: Path) -> None:
     again = begun(killed).total() - len(begun(killed))
     assert again <= interrupted * SLOTS * QUALITIES
     assert outputs(killed) == wanted
+
+
+def detail(number: int, size: tuple[int, int]) -> np.ndarray[Any, Any]:
+    """Frames that look otherwise when they are scaled in another way."""
+    return np.random.default_rng(number).integers(40, 200, size[::-1]).astype(np.uint8)
+
+
+def segments(folder: Path, rendition: str) -> dict[str, bytes]:
+    found = {name: data for name, data in outputs(folder).items() if f"/{rendition}/seg_" in name}
+    return {name.rpartition("/")[2]: data for name, data in found.items()}
+
+
+def test_a_rendition_has_the_same_bytes_alone_together_and_added_later(tmp_path: Path) -> None:
+    """Added later also means: after a run that made a part of it alone was killed."""
+    folders = {name: tmp_path / name for name in ("together", "alone", "added", "killed")}
+    video = film_samples.film(tmp_path / "film.mp4", count=100, size=(160, 120), draw=detail)
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "film.mp4").write_bytes(video.read_bytes())
+
+    def run(name: str, ladder: str) -> None:
+        process = start(folders[name], ladder)
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, out.decode()
+
+    run("together", "120p,90p,60p")
+    run("alone", "60p")
+    run("added", "90p")
+    run("added", "120p,90p,60p")
+
+    gates = tmp_path / "gates"
+    gates.mkdir()
+    for number in (0, 2):
+        (gates / str(number)).touch()
+    process = start(folders["killed"], "60p", GATES=str(gates), INTERMISSION_SLOTS="4")
+    deadline = time.monotonic() + TIMEOUT_S
+    while not finished(folders["killed"]) >= {"0 60", "2 60"}:
+        assert time.monotonic() < deadline, "the passages were not encoded"
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=TIMEOUT_S)
+    assert finished(folders["killed"]) == {"0 60", "2 60"}
+    run("killed", "120p,90p,60p")
+
+    for rendition in ("120p", "90p", "60p"):
+        wanted = segments(folders["together"], rendition)
+        assert len(wanted) == 4
+        assert segments(folders["added"], rendition) == wanted
+        assert segments(folders["killed"], rendition) == wanted
+    assert segments(folders["alone"], "60p") == segments(folders["together"], "60p")

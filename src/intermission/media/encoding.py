@@ -1,8 +1,8 @@
 """A passage of a film, encoded in several sizes at once. Runs in the child only.
 
-One decoder feeds a cascade of scalers, each scaler the next one and an encoder. Which pictures
-belong to the passage is decided by their times alone, so that two passages that touch share none
-and lose none, wherever the source has its key frames. Every segment begins with a key frame.
+One decoder feeds the scalers, and they feed an encoder for each size. Which pictures belong to the
+passage is decided by their times alone, so that two passages that touch share none and lose none,
+wherever the source has its key frames. Every segment begins with a key frame.
 """
 
 from __future__ import annotations

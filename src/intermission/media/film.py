@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any
 
 PQ, HLG = 16, 18
@@ -52,6 +53,14 @@ class Film:
             return BT709, BT709, BT709
         return self.primaries, self.transfer, BT709 if self.matrix == RGB else self.matrix
 
+    def size_at(self, lines: int) -> tuple[int, int]:
+        """Width and height with so many lines along the shorter side; never larger than it is.
+
+        Both are even, because colour is stored for two lines at a time.
+        """
+        factor = min(Fraction(1), Fraction(lines, min(self.width, self.height)))
+        return _even(self.width * factor), _even(self.height * factor)
+
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Film:
         """Raises KeyError or TypeError for anything but a whole description."""
@@ -60,6 +69,10 @@ class Film:
             if type(told[field.name]) is not types[str(field.type)]:
                 raise TypeError(f"{field.name} is {told[field.name]!r}")
         return cls(**{field.name: told[field.name] for field in fields(cls)})
+
+
+def _even(length: Fraction) -> int:
+    return max(2, 2 * round(length / 2))
 
 
 @dataclass(frozen=True)
@@ -108,7 +121,6 @@ class Passage:
     """Stamps of key frames at or before the beginning, to be tried in this order; none of them
     where it is read from the start."""
     rungs: tuple[Rung, ...] = ()
-    """Largest first."""
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Passage:

@@ -7,7 +7,7 @@ mapped to BT.709 if that is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import av.error
 import av.filter
@@ -16,6 +16,10 @@ from av.video.frame import VideoFrame
 
 from intermission.media.film import HLG, RGB, Coding, Film, Rung
 
+Size = tuple[int, int]
+AS_DECODED: Size = (0, 0)
+"""Stands for the size that frames have when they are decoded: only their colours change."""
+LARGE_LINES, MEDIUM_LINES, SMALL_LINES = 1080, 720, 480
 _UPRIGHT = {
     90: (("transpose", "cclock"),),
     180: (("hflip", ""), ("vflip", "")),
@@ -26,24 +30,24 @@ _UPRIGHT = {
 def in_all_sizes(
     decoded: Iterator[VideoFrame], film: Film, rungs: Sequence[Rung], coding: Coding
 ) -> Iterator[list[VideoFrame]]:
-    """Each picture in every size, largest first."""
-    cascade: _Cascade | None = None
+    """Each picture in every size."""
+    scaling: _Scaling | None = None
     for frame in decoded:
-        if cascade is None or cascade.shape != _shape(frame):
-            if cascade is not None:  # pictures of another size follow
-                yield from cascade.rest()
-            cascade = _Cascade(frame, film, rungs, coding)
-        yield from cascade.through(frame)
-    if cascade is not None:
-        yield from cascade.rest()
+        if scaling is None or scaling.shape != _shape(frame):
+            if scaling is not None:  # pictures of another size follow
+                yield from scaling.rest()
+            scaling = _Scaling(frame, film, rungs, coding)
+        yield from scaling.through(frame)
+    if scaling is not None:
+        yield from scaling.rest()
 
 
 def _shape(frame: VideoFrame) -> tuple[int, int, str]:
     return frame.width, frame.height, frame.format.name
 
 
-class _Cascade:
-    """The source, what it needs, and one scaler after the other."""
+class _Scaling:
+    """The filters that turn one decoded frame into one frame for each rendition."""
 
     def __init__(
         self, frame: VideoFrame, film: Film, rungs: Sequence[Rung], coding: Coding
@@ -51,33 +55,42 @@ class _Cascade:
         self.shape = _shape(frame)
         self._graph = graph = av.filter.Graph()
         graph.threads = 1
-        last, pad = _source(graph, frame), 0
+        source = _source(graph, frame)
         for name, arguments in _preparing(film):
-            following = graph.add(name, arguments or None)
-            last.link_to(following, pad)
-            last, pad = following, 0
-        self._sinks: list[FilterContext] = []
-        for n, rung in enumerate(rungs):
-            size = f"{rung.width}:{rung.height}:flags=bicubic"
-            # Colours are mapped when the picture is as small as it may be, pixel by pixel.
-            for colours in (_colours(film), *_mapping(film, coding)) if n == 0 else ("",):
-                scaler = graph.add("scale", size + colours)
-                last.link_to(scaler, pad)
-                last, pad = scaler, 0
-            sink = graph.add("buffersink")
-            if n == 0:
-                plain = graph.add("format", coding.pix_fmt)
-                last.link_to(plain)
-                last = plain
-            if n + 1 < len(rungs):
-                fork = graph.add("split")
-                last.link_to(fork)
-                last, pad = fork, 1
-                fork.link_to(sink)
-            else:
-                last.link_to(sink)
-            self._sinks.append(sink)
+            source = _linked(source, graph.add(name, arguments or None))
+        self._sinks = [graph.add("buffersink") for _ in rungs]
+        self._conversions = [_colours(film), *_mapping(film, coding)]
+        self._format = coding.pix_fmt
+        ways = {n: scaling_path(film, rung) for n, rung in enumerate(rungs)}
+        self._fork(source, ways, is_converted=False)
         graph.configure()
+
+    def _fork(
+        self, frames: FilterContext, ways: Mapping[int, Sequence[Size]], *, is_converted: bool
+    ) -> None:
+        """Lead frames to the sinks of the ways that end here, and on to the next sizes."""
+        onward: dict[Size, dict[int, Sequence[Size]]] = {}
+        for n, way in ways.items():
+            if way:
+                onward.setdefault(way[0], {})[n] = way[1:]
+        ended = [n for n, way in ways.items() if not way]
+        fork = _linked(frames, self._graph.add("split", str(len(ended) + len(onward))))
+        for pad, n in enumerate(ended):
+            fork.link_to(self._sinks[n], pad)
+        for pad, (size, following) in enumerate(onward.items(), len(ended)):
+            scaled = self._scaled(fork, pad, size, [""] if is_converted else self._conversions)
+            if not is_converted:
+                scaled = _linked(scaled, self._graph.add("format", self._format))
+            self._fork(scaled, following, is_converted=True)
+
+    def _scaled(
+        self, frames: FilterContext, pad: int, size: Size, conversions: Sequence[str]
+    ) -> FilterContext:
+        # Colours are mapped when the frame has its new size, pixel by pixel.
+        for conversion in conversions:
+            options = f"{size[0]}:{size[1]}:flags=bicubic{conversion}"
+            frames, pad = _linked(frames, self._graph.add("scale", options), pad), 0
+        return frames
 
     def through(self, frame: VideoFrame) -> Iterator[list[VideoFrame]]:
         self._graph.push(frame)
@@ -93,6 +106,25 @@ class _Cascade:
                 yield [_picture(sink) for sink in self._sinks]
             except (BlockingIOError, av.error.EOFError):
                 return
+
+
+def scaling_path(film: Film, rung: Rung) -> list[Size]:
+    """The sizes a frame goes through on its way to a rendition, the last one its own.
+
+    They depend on the film and the rendition alone, never on what else is encoded: the same task
+    gives the same bytes in any company. The sizes between are those that a usual ladder needs
+    anyhow, so that its renditions share them.
+    """
+    lines, source_lines = min(rung.width, rung.height), min(film.width, film.height)
+    path = [film.size_at(LARGE_LINES) if lines <= LARGE_LINES < source_lines else AS_DECODED]
+    if lines <= SMALL_LINES and source_lines > MEDIUM_LINES:
+        path.append(film.size_at(MEDIUM_LINES))
+    return path if path[-1] == (rung.width, rung.height) else [*path, (rung.width, rung.height)]
+
+
+def _linked(one: FilterContext, following: FilterContext, pad: int = 0) -> FilterContext:
+    one.link_to(following, pad)
+    return following
 
 
 def _source(graph: av.filter.Graph, frame: VideoFrame) -> FilterContext:

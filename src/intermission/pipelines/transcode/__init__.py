@@ -148,7 +148,7 @@ def pieces(
 
 
 @step(
-    version=1,
+    version=2,
     attempts=4,
     on_error="gap",
     together=("first", "segments"),

@@ -75,15 +75,14 @@ class Bench:
         coding: Coding,
         pieces: Sequence[Piece],
     ) -> None:
-        """Encode a passage in these qualities, the largest first: each is made from the last."""
+        """Encode a passage in these qualities. Their bytes don't depend on which they are."""
         assert ctx.folder is not None
         self._clear()
         # Beside the task's own folder: taking a file from here is then a rename.
         self._folder = Path(tempfile.mkdtemp(prefix="bench-", dir=ctx.folder.parent))
-        wanted = sorted(pieces, key=lambda one: (-one.width * one.height, one.quality))
-        rungs = tuple(Rung(one.width, one.height, one.kbps) for one in wanted)
+        rungs = tuple(Rung(one.width, one.height, one.kbps) for one in pieces)
         passage = replace(passage, rungs=rungs)
-        making = [_Making(one, self._folder / one.quality) for one in wanted]
+        making = [_Making(one, self._folder / one.quality) for one in pieces]
 
         def keep(rung: int, data: bytes, found: Segment | None) -> None:
             making[rung].keep(data, found)

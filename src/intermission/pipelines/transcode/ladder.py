@@ -115,15 +115,5 @@ def _quality(film: Film, asked: Asked) -> Quality:
     short = min(film.width, film.height)
     if short < 2 or max(film.width, film.height) < 2:
         raise Permanent(f"pictures of {film.width} by {film.height} cannot be encoded.")
-    factor = min(1.0, asked.lines / short)
-    return Quality(
-        name=asked.name,
-        width=_even(film.width * factor),
-        height=_even(film.height * factor),
-        kbps=asked.kbps,
-    )
-
-
-def _even(length: float) -> int:
-    """Colour is stored for two lines at a time."""
-    return max(2, 2 * round(length / 2))
+    width, height = film.size_at(asked.lines)
+    return Quality(name=asked.name, width=width, height=height, kbps=asked.kbps)
