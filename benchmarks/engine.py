@@ -8,7 +8,7 @@ from pathlib import Path
 
 from judging import require
 
-from intermission.app import App, RunReport, SourceRun, run
+from intermission.operations import App, RunReport, SourceRun, run
 from intermission.settings import Settings
 
 SLOTS = 2
@@ -49,7 +49,7 @@ def _timed(pipeline: str, count: int, folder: Path) -> float:
     report = run_pipeline(pipeline, count, folder, Silent())
     took_s = time.perf_counter() - began_s
     (source,) = report.sources
-    done = sum(source.tally.executed.values())
+    done = sum(source.stats.executed.values())
     require(source.done and done == count + 1, f"{done} tasks executed, error {source.error}")
     return took_s
 

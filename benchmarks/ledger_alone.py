@@ -13,8 +13,8 @@ from engine import ref
 from judging import require
 
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.engine.assignment import BATCH_MAX
-from intermission.engine.plan import expand, make_job
+from intermission.engine.open_job import BATCH_MAX
+from intermission.engine.planning import expand, make_job
 from intermission.model import Completion, JobState, Source
 from intermission.pipeline import load
 

@@ -22,7 +22,7 @@ from typing import Any
 from engine import Silent, run_pipeline
 from judging import require
 
-from intermission.app import App, SourceRun
+from intermission.operations import App, SourceRun
 from intermission.settings import Settings
 from intermission.telemetry import listen
 
@@ -100,9 +100,9 @@ def _begin(count: int, folder: Path, began_s: float) -> dict[str, float]:
     found: dict[str, float] = {}
 
     def watch(run: SourceRun) -> None:
-        if run.tally.executed["items"] and not found:
+        if run.stats.executed["items"] and not found:
             found.update(planned_s=time.monotonic() - started_s, planned_mb=_peak_mb())
-        if run.tally.executed["nothing"] >= count // 2 and "stopped" not in found:
+        if run.stats.executed["nothing"] >= count // 2 and "stopped" not in found:
             found["stopped"] = 1.0
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -29,9 +29,9 @@ from urllib.parse import urlsplit
 from judging import require
 
 from intermission import __version__
-from intermission.app.shared import shared_ledger
 from intermission.backends.http.ledger import HttpLedger
-from intermission.model import Beat, Completion, Job, Lease
+from intermission.composition.ledgers import shared_ledger
+from intermission.model import Completion, Heartbeat, Job, Lease
 from intermission.ports.ledger import Ledger
 from intermission.settings import Settings
 from intermission.testing.jobs import chunks, completion, fan_job, submit
@@ -186,8 +186,10 @@ def _load(how: str, url: str) -> None:
     for turn in range(10**9):
         _pause(max(0.0, began_s + turn / WORKERS - time.monotonic()))
         progress = min(1.0, turn / WORKERS / 400)  # a hundredth in 4 s
-        beats = [Beat(one.task_id, one.fence, progress) for one in machines[turn % WORKERS]]
-        ledger.renew("bench", beats, lease_ttl_s=TTL_S)
+        heartbeats = [
+            Heartbeat(one.task_id, one.fence, progress) for one in machines[turn % WORKERS]
+        ]
+        ledger.renew("bench", heartbeats, lease_ttl_s=TTL_S)
         if turn % (WORKERS // SHORT_PER_S):
             continue
         ledger.complete([Completion(one.task_id, one.fence, "1") for one in short])

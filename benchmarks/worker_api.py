@@ -20,9 +20,9 @@ from pathlib import Path
 from judging import require
 
 from intermission import __version__
-from intermission.app.shared import shared_ledger
 from intermission.backends.http.ledger import HttpLedger
 from intermission.backends.registry.sqlite import SqliteRegistry
+from intermission.composition.ledgers import shared_ledger
 from intermission.settings import Settings
 from intermission.testing.jobs import chunks, completion, fan_job, submit
 
@@ -143,7 +143,7 @@ def _serve(folder: Path) -> None:
 
     import uvicorn
 
-    from intermission.app.fleet import Fleet
+    from intermission.composition.fleet import Fleet
     from intermission.web.app import create_app
 
     fleet = Fleet(_settings(folder))

@@ -21,8 +21,8 @@ from intermission import errors, model
 from intermission.cli import app
 from intermission.model import CLAIMABLE, FINISHED, HELD, JobState, TaskState
 from intermission.settings import PREFIX, Settings
-from intermission.settings.overriding import Override
-from intermission.settings.watched import WatchedPlace
+from intermission.settings.parameter_overrides import Override
+from intermission.settings.watch_rules import WatchedPlace
 
 DOCS = Path(__file__).parent
 HELP_WIDTH = 92

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from intermission.app.fleet import Fleet
+from intermission.composition.fleet import Fleet
 from intermission.model import TaskState
 from intermission.settings import Settings
 
 WORKERS = 2
-SETTINGS = f"{WORKERS} workers with 1 slot each, NOTIFY bell, one job"
+SETTINGS = f"{WORKERS} workers with 1 slot each, NOTIFY notifier, one job"
 _PIPELINES = Path(__file__).with_name("pipelines.py")
 
 

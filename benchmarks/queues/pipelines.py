@@ -15,7 +15,7 @@ def items(count: int) -> list[Item]:
     return [Item(n=n) for n in range(count)]
 
 
-@step(version=1, light=True)
+@step(version=1, durable=False)
 def nothing(item: Item) -> None:
     """A light step: its end is in the ledger alone, as a queue's is."""
 

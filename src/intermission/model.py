@@ -194,14 +194,15 @@ class StepSpec:
     timeout_s: float | None = None
     concurrency: int | None = None
     retry_delays_s: tuple[float, ...] | None = None
-    light: bool = False
-    gap: bool = False
-    """A task that fails for good leaves a declared gap instead of failing the job."""
+    durable: bool = True
+    """Its results have receipts; without, they are in the ledger alone."""
+    skippable: bool = False
+    """A task that fails for good is skipped instead of failing the job: its result is None."""
     publish: str | None = None
-    together: tuple[str, ...] = ()
-    """Tasks whose chunks agree in these fields are handed to a slot together."""
+    batch_by: tuple[str, ...] = ()
+    """Tasks whose chunks agree in these fields are handed to a slot as one batch."""
     groups: Groups | None = None
-    front: bool = False
+    entrypoints: bool = False
     """Its files lead to those of other steps: published last, always at the top."""
 
 
@@ -269,7 +270,7 @@ def _step_from(data: dict[str, Any]) -> StepSpec:
         "edges": edges,
         "params": tuple(data["params"]),
         "retry_delays_s": None if delays is None else tuple(delays),
-        "together": tuple(data.get("together", ())),
+        "batch_by": tuple(data.get("batch_by", ())),
         "groups": Groups(**data["groups"]) if data.get("groups") else None,
     }
     return StepSpec(**{**data, **typed})
@@ -396,7 +397,7 @@ class Completion:
     fence: int
     result: str
     receipt: Receipt | None = None
-    """None for a light step: its result is in the ledger alone."""
+    """None for a step that is not durable: its result is in the ledger alone."""
     adopted: bool = False
     """The receipt was there before this attempt ran anything."""
     tasks: Iterable[Task] = ()
@@ -423,7 +424,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A sign of life for one lease, with the progress made so far."""
 
     task_id: int

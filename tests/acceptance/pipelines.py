@@ -138,7 +138,7 @@ def deadly(source: Source, piece: Piece) -> str:
 poison = Pipeline("poison", [pieces, deadly])
 
 
-@step(version=1, attempts=1, on_error="gap")
+@step(version=1, attempts=1, on_error="skip")
 def maybe(piece: Piece) -> int:
     if piece.start == 0:
         raise ValueError("no luck")
@@ -155,13 +155,13 @@ def kept(ctx: Context, maybe: list[int | None]) -> File:
 gappy = Pipeline("gappy", [pieces, maybe, kept])
 
 
-@step(version=1, light=True)
+@step(version=1, durable=False)
 def quick(piece: Piece) -> int:
     called(f"quick {piece.start}")
     return piece.stop - piece.start
 
 
-@step(version=1, light=True)
+@step(version=1, durable=False)
 def length(quick: list[int]) -> int:
     called("length")
     return sum(quick)

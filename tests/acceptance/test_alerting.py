@@ -21,9 +21,9 @@ from servers.webhook import SECRET, Receiver, receiving
 # What `serve` does around its server, without one: so these tests wait for nothing else.
 PROCESS = """
 import signal
-from intermission.app.alerting import start_alerts
-from intermission.app.fleet import Fleet
-from intermission.app.uploads import Uploads
+from intermission.services.alerting import start_alerts
+from intermission.composition.fleet import Fleet
+from intermission.composition.uploads import Uploads
 from intermission.settings import load_settings
 from intermission.telemetry import configure_logging
 

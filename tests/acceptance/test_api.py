@@ -24,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from intermission import __version__
-from intermission.app.fleet import Fleet
-from intermission.app.registries import open_registry
+from intermission.composition.fleet import Fleet
+from intermission.composition.registries import open_registry
 from intermission.model import identity
 from intermission.settings import Settings
 from intermission.testing.jobs import chunks, completion, fan_job, submit

@@ -12,10 +12,10 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from intermission.app.fleet import Fleet
-from intermission.app.registries import open_registry
-from intermission.backends.http.membership import beat
+from intermission.backends.http.registration import heartbeat
 from intermission.cli import app as commands
+from intermission.composition.fleet import Fleet
+from intermission.composition.registries import open_registry
 from intermission.errors import LedgerRefused
 from intermission.model import Failure, JobState, Limit, identity
 from intermission.settings import Settings
@@ -134,17 +134,17 @@ def test_workers_are_listed_and_their_keys_rotated_and_revoked(
     assert state() == "offline"
     said = command("workers", "--rotate", id).split()
     (key,) = (word for word in said if word.startswith("imw_"))
-    beat(server, key, slots=2, busy=1)
+    heartbeat(server, key, slots=2, busy=1)
     assert state() == "active"
     again = command("workers", "--rotate", id, "--keep-s", "60", "--json")["key"]
-    beat(server, key, slots=2, busy=2)
-    beat(server, again, slots=2, busy=2)
+    heartbeat(server, key, slots=2, busy=2)
+    heartbeat(server, again, slots=2, busy=2)
     rows = [line.split()[:3] for line in command("workers").splitlines()]
     assert [id, "busy", "2/2"] in rows
     assert "disabled" in command("workers", "--revoke", id)
     assert state() == "disabled"
     with pytest.raises(LedgerRefused, match="revoked"):
-        beat(server, again, slots=2, busy=2)
+        heartbeat(server, again, slots=2, busy=2)
     for option in ("--rotate", "--revoke"):
         assert "there is no worker nobody" in command("workers", option, "nobody", code=2)
     assert "--rotate" in command("workers", "--keep-s", "5", code=2)

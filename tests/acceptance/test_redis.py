@@ -131,7 +131,7 @@ def test_a_job_does_not_notice_that_redis_is_gone(
 
 KNOBS = """
 import sys
-from intermission.backends.bell.redis import RedisBell
+from intermission.backends.notifier.redis import RedisBell
 from intermission.cli import main
 from intermission.fleet import worker
 worker.POLL_S = float(sys.argv.pop(1))
@@ -165,7 +165,7 @@ def waited_s(cli: Cli, key: str) -> float:
 def test_workers_poll_while_redis_is_away_and_are_woken_when_it_is_back(
     fleet: Cli, server: ValkeyServer
 ) -> None:
-    fleet.env["INTERMISSION_BELLS"] = "redis"
+    fleet.env["INTERMISSION_NOTIFIERS"] = "redis"
     usual, said = start_worker(fleet, POLL_S)
     woken, woken_said = start_worker(fleet, NEVER_S)
     try:

@@ -196,7 +196,7 @@ def test_jsonl_tells_every_change_in_order(cli: Cli) -> None:
 
 def test_jsonl_tells_the_end_even_to_those_who_looked_seldom(cli: Cli) -> None:
     source = cli.source()
-    code = "import intermission.cli.lines as lines, intermission.cli as cli\n"
+    code = "import intermission.cli.jsonl_reporter as lines, intermission.cli as cli\n"
     code += "lines.EVERY_S = 1e9\ncli.main()\n"
     command = [sys.executable, "-c", code, "run", f"{PIPELINES}:letters", str(source), "--jsonl"]
     ended = subprocess.run(

@@ -13,7 +13,7 @@ import time
 import pytest
 from command_line import PIPELINES, TIMEOUT_S, Cli
 
-HEAVY = {"pydantic", "apsw", "rich", "intermission.app", "intermission.model"}
+HEAVY = {"pydantic", "apsw", "rich", "intermission.operations", "intermission.model"}
 COMMANDS = ["run", "plan", "ls", "status", "watch", "logs", "inspect", "why", "retry", "cancel"]
 COMMANDS += ["finish", "rebuild", "gc", "doctor", "config"]
 

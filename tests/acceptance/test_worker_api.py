@@ -18,10 +18,10 @@ import pytest
 
 from intermission import __version__
 from intermission.backends.http.ledger import HttpLedger
-from intermission.backends.http.membership import beating, register
+from intermission.backends.http.registration import beating, register
 from intermission.backends.registry.sqlite import SqliteRegistry
 from intermission.errors import LedgerError, LedgerRefused
-from intermission.model import Beat, Completion, Failure, Job, JobState, Lease, TaskState
+from intermission.model import Completion, Failure, Heartbeat, Job, JobState, Lease, TaskState
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import completion, line_job, submit
 from servers.fault_proxy import LOST_REPLY, FaultProxy, answer
@@ -49,8 +49,18 @@ ADMIN_ONLY = [
     ("POST", "/api/v1/workers/box-1/rotate"),
     ("DELETE", "/api/v1/workers/box-1"),
 ]
-ADMIN_CALLS = ["submit", "retry", "cancel", "forget", "deferred", "events", "workers", "limit"]
-WORKER_CALLS = ["claim", "renew", "complete", "fail", "release", "defer", "rescue", "jobs", "spoil"]
+ADMIN_CALLS = ["submit", "retry", "cancel", "delete", "deferred", "events", "workers", "limit"]
+WORKER_CALLS = [
+    "claim",
+    "renew",
+    "complete",
+    "fail",
+    "release",
+    "defer",
+    "rescue",
+    "jobs",
+    "invalidate",
+]
 WORKERS_TOO = [
     *[("POST", f"{LEDGER}/{name}") for name in WORKER_CALLS],
     ("POST", "/api/v1/worker/heartbeat"),
@@ -96,7 +106,7 @@ def test_without_a_secret_nobody_is_an_administrator(tmp_path: Path) -> None:
             for act in (
                 lambda: anybody.submit(made, []),
                 lambda: anybody.claim("w", 1, lease_ttl_s=TTL_S),
-                lambda: anybody.forget(made.key),
+                lambda: anybody.delete(made.key),
                 lambda: anybody.mark(made.key, JobState.RUNNING),
             ):
                 with pytest.raises(LedgerRefused, match="no key"):
@@ -131,7 +141,7 @@ def test_a_revoked_key_fails_at_the_next_call(served: Served) -> None:
     for act in (
         lambda: ledger.claim("w", 1, lease_ttl_s=TTL_S),
         lambda: ledger.complete([Completion(lease.task_id, lease.fence, "{}")]),
-        lambda: ledger.renew("w", [Beat(lease.task_id, lease.fence)], lease_ttl_s=TTL_S),
+        lambda: ledger.renew("w", [Heartbeat(lease.task_id, lease.fence)], lease_ttl_s=TTL_S),
     ):
         with pytest.raises(LedgerRefused, match="revoked") as caught:
             act()
@@ -307,7 +317,7 @@ def test_a_lease_is_the_workers_that_claimed_it(served: Served) -> None:
         thief._seals.keep([_held(lease)] * len(seals), seals)
         _assert_refused(thief, made, lease)
     assert _states(served, made)["fetch"] == "leased"
-    assert ledger.renew("w", [Beat(*_held(lease), 0.5)], lease_ttl_s=TTL_S).lost == frozenset()
+    assert ledger.renew("w", [Heartbeat(*_held(lease), 0.5)], lease_ttl_s=TTL_S).lost == frozenset()
     for _ in range(2):
         assert ledger.complete([completion(ledger, made, lease)]) == [True]
     assert thief.complete([completion(thief, made, lease)]) == [False]
@@ -381,7 +391,7 @@ def test_calls_whose_answers_are_lost_take_effect_once(served: Served) -> None:
             proxy.arm(fault)
             assert ledger.fail([Failure(*_held(leases[0]), "Broken", "no")]) == ["retrying"]
             served.bench.ledger.retry(made.key)
-            served.bench.ledger.forget(made.key)
+            served.bench.ledger.delete(made.key)
             submit(served.bench.ledger, made)
 
 
@@ -436,7 +446,7 @@ def _assert_refused(ledger: HttpLedger, made: Job, lease: Lease) -> None:
     held = _held(lease)
     assert ledger.complete([completion(ledger, made, lease)]) == [False]
     assert ledger.fail([Failure(*held, "Broken", "it broke")]) == [None]
-    assert ledger.renew("w", [Beat(*held)], lease_ttl_s=TTL_S).lost == {lease.task_id}
+    assert ledger.renew("w", [Heartbeat(*held)], lease_ttl_s=TTL_S).lost == {lease.task_id}
     assert ledger.release([held], reason="no reason") == 0
     assert ledger.defer(*held, token="token", timeout_s=60) is False
 

@@ -11,8 +11,8 @@ import pytest
 from intermission import Chunk, Context, File, Pipeline, Source, step
 from intermission.backends.http.workspace import http_workspace, job_from_here
 from intermission.backends.store.memory import MemoryStore
-from intermission.engine import record
-from intermission.engine.plan import expand, make_job
+from intermission.engine import completion
+from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import adopt
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.engine.source import identify
@@ -88,6 +88,6 @@ def _work(served: Served, job: Job, cache: Path) -> None:
     hooks = Hooks(logging.getLogger(__name__), lambda fraction: None, lambda: False)
     while leases := ledger.claim("w", 2, lease_ttl_s=60):
         done = [(lease, run_task(work, lease, hooks)) for lease in leases]
-        assert all(record.complete(ledger, store, here, done, scratch))
+        assert all(completion.complete(ledger, store, here, done, scratch))
     fetched = [found for found in cache.rglob(job.source.name) if found.is_file()]
     assert len(fetched) == 1, "the source was fetched once, by no other way"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from intermission.backends.http.ledger import HttpLedger
-from intermission.engine.keeper import MARGIN
+from intermission.engine.lease_renewer import MARGIN
 from intermission.errors import LedgerError
-from intermission.model import Beat
+from intermission.model import Heartbeat
 from intermission.testing.clock import FakeClock
 from intermission.testing.ledger import LedgerContract
 from servers.worker_api import ADMIN, Bench, served_in
@@ -55,5 +55,5 @@ def test_a_renewal_that_a_server_leaves_unanswered_fails_long_before_its_lease_e
         ledger = HttpLedger(f"http://127.0.0.1:{silent.getsockname()[1]}", ADMIN)
         began_s = time.monotonic()
         with pytest.raises(LedgerError, match="no usable answer"):
-            ledger.renew("w1", [Beat(1, 1)], lease_ttl_s=lease_ttl_s)
+            ledger.renew("w1", [Heartbeat(1, 1)], lease_ttl_s=lease_ttl_s)
         assert time.monotonic() - began_s < lease_ttl_s * MARGIN

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from intermission.backends.store import objects, service
+from intermission.backends.store import objects, retrying_client
+from intermission.backends.store.key_encoding import key_of, name_of
 from intermission.backends.store.local import LocalStore
 from intermission.backends.store.memory import MemoryStore
-from intermission.backends.store.names import key_of, name_of
 from intermission.backends.store.objects import ObjectStore
-from intermission.backends.store.proof import prove_if_version
+from intermission.backends.store.self_test import prove_if_version
 from intermission.errors import (
     AlreadyExists,
     CorruptArtifact,
@@ -186,7 +186,7 @@ def test_a_listing_in_order_is_read_only_as_far_as_needed(
     keys = ["ab/c", "ab/cd/e", "ab/d", "abc", "b/ab"]
     for key in keys:
         store.create(key, b"")
-    monkeypatch.setattr(service.Service, "lists_in_order", True)
+    monkeypatch.setattr(retrying_client.Service, "lists_in_order", True)
     for prefix in ("", "a", "ab", "ab/", "ab/c", "ab/cd/", "ab/cd/e", "abc", "x", "b/ab/"):
         assert [one.key for one in store.list(prefix)] == [k for k in keys if k.startswith(prefix)]
 
@@ -343,7 +343,7 @@ def test_a_fork_made_too_late_is_told_so(
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "find_spec", lambda name: None)
+    monkeypatch.setattr(retrying_client, "find_spec", lambda name: None)
     with pytest.raises(EnvironmentFault, match="obstore") as caught:
         ObjectStore("s3://bucket")
     assert "intermission[cloud]" in caught.value.remedy

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from intermission.backends.ledger.object_ledger import Ownership
+from intermission.backends.ledger.object_ledger.lock import Lock
+from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.backends.ledger.synced import Ownership
-from intermission.backends.ledger.synced.copy import LEDGER_NAME
-from intermission.backends.ledger.synced.lock import Lock
 from intermission.backends.store.objects import ObjectStore
 from intermission.engine.workspace import Workspace
 from intermission.errors import LockLost, WorkspaceBusy

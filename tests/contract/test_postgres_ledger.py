@@ -19,8 +19,8 @@ from intermission.errors import LedgerError, LedgerTooNew
 from intermission.model import (
     JOB_TRANSITIONS,
     TRANSITIONS,
-    Beat,
     Completion,
+    Heartbeat,
     JobState,
     Limit,
     TaskState,
@@ -203,7 +203,7 @@ def test_work_rings_the_bell_once_for_each_transaction(url: str, ledger: Postgre
         ledger.complete([completion(ledger, made, plan, chunks(300))])
         assert rings() == 1
         leases = ledger.claim("w1", 300, lease_ttl_s=TTL_S)
-        ledger.renew("w1", [Beat(one.task_id, one.fence) for one in leases], lease_ttl_s=TTL_S)
+        ledger.renew("w1", [Heartbeat(one.task_id, one.fence) for one in leases], lease_ttl_s=TTL_S)
         ledger.complete([Completion(one.task_id, one.fence, "1") for one in leases[2:]])
         assert rings() == 0
         ledger.release([(one.task_id, one.fence) for one in leases[:2]], reason="drain")
@@ -212,8 +212,8 @@ def test_work_rings_the_bell_once_for_each_transaction(url: str, ledger: Postgre
 
 def test_renewals_leave_nothing_for_a_vacuum(url: str, ledger: PostgresLedger) -> None:
     _, leases = planned(ledger, "job", 50)
-    beats = [Beat(*lease) for lease in leases]
-    ledger.renew("w1", beats, lease_ttl_s=TTL_S)  # which makes them running
+    heartbeats = [Heartbeat(*lease) for lease in leases]
+    ledger.renew("w1", heartbeats, lease_ttl_s=TTL_S)  # which makes them running
     with psycopg.connect(url, autocommit=True) as connection:  # so that there is room on a page
         connection.execute("VACUUM intermission.tasks")
     sql = (

@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from intermission.backends.events.s3_events import Created, read_message
+from intermission.backends.events.s3_notifications import Created, read_message
 from intermission.backends.events.sqs import Message, SqsQueue, region_of
 from intermission.backends.store.objects import ObjectStore
 from intermission.errors import QueueError, UsageError

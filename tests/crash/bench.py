@@ -40,14 +40,14 @@ class Run:
     def kill(self) -> None:
         kill(self.pid)
 
-    def guardians(self) -> list[int]:
-        """The second guardian and, below it, the one that forks slots."""
+    def reapers(self) -> list[int]:
+        """The second reaper and, below it, the one that forks slots."""
         second = children(self.pid)[:1]
         return [*second, *(one for pid in second for one in children(pid)[:1])]
 
     def slots(self) -> list[int]:
-        """The guardian's children, without what orphans they left to it."""
-        found = [pid for guardian in self.guardians()[1:] for pid in children(guardian)]
+        """The reaper's children, without what orphans they left to it."""
+        found = [pid for reaper in self.reapers()[1:] for pid in children(reaper)]
         return [pid for pid in found if RUNNER.name in describe(pid)]
 
     def said(self) -> list[dict[str, Any]]:

@@ -13,22 +13,22 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from intermission.backends.ledger.object_ledger import Ownership
+from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.backends.ledger.synced import Ownership
-from intermission.backends.ledger.synced.copy import LEDGER_NAME
 from intermission.backends.store.local import LocalStore
-from intermission.engine import record
+from intermission.engine import completion
 from intermission.engine.outcome import Failed
-from intermission.engine.plan import expand
+from intermission.engine.planning import expand
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError
+from intermission.maintenance.rebuild import remember_job
 from intermission.model import Lease
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Stat, Store
 from intermission.telemetry import listen
-from intermission.testing.simulator.talk import TALK, talk_job
-from intermission.upkeep.rebuild import remember_job
+from intermission.testing.simulator.sample_pipeline import TALK, talk_job
 
 TTL_S = 60.0
 LATER_MS = 3_600_000
@@ -107,12 +107,12 @@ def _finish(folder: Path, ledger: Ledger, store: Store, work: Work, lease: Lease
 
     try:
         hooks = Hooks(logging.getLogger("intermission.owning"), executed, lambda: False)
-        completion = run_task(work, lease, hooks)
+        finished = run_task(work, lease, hooks)
     except IntermissionError as e:
         failed = Failed(lease.task_id, lease.fence, type(e).__name__, str(e), not e.retryable)
-        ledger.fail([record.failure(work.job, lease, failed, (0.0,))])
+        ledger.fail([completion.failure(work.job, lease, failed, (0.0,))])
         return
-    record.complete(ledger, store, work.job, [(lease, completion)], work.scratch)
+    completion.complete(ledger, store, work.job, [(lease, finished)], work.scratch)
 
 
 def forked(act: Callable[[], None]) -> int:

@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 
 import apsw  # noqa: F401  what the engine loads late is loaded here before the fork
 
-from intermission.app import App, SourceRun, run
 from intermission.engine import slot
 from intermission.errors import EnvironmentFault, IntermissionError
 from intermission.model import JobState, TaskState
+from intermission.operations import App, SourceRun, run
 from intermission.settings import load_settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -66,10 +66,10 @@ class Reporter:
             closed=str(run.path),
             state=run.row and run.row.state,
             reused=run.reused,
-            executed=run.tally.executed.total(),
-            adopted=run.tally.adopted.total(),
-            failures=run.tally.failures.total(),
-            last_failure=run.tally.last_failure,
+            executed=run.stats.executed.total(),
+            adopted=run.stats.adopted.total(),
+            failures=run.stats.failures.total(),
+            last_failure=run.stats.last_failure,
             outputs=[str(path) for path in run.outputs],
             error=run.error and str(run.error),
         )

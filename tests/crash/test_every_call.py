@@ -56,12 +56,12 @@ def kill_and_resume(bench: Bench, who: str, site: Call, strace: str) -> bool:
         return False
     assert traced.killed, f"nobody was killed at {site}: {traced.log[-2000:]}"
     # A slot's death is a failed attempt, and every slot after it dies at the same call. So
-    # does the guardian, which is followed as well, once it has made as many calls itself.
+    # does the reaper, which is followed as well, once it has made as many calls itself.
     assert traced.status in ((-9,) if who == "supervisor" else (0, 1, 4)), traced.run.said()
     bench.launcher.assert_nobody_left()
     had, before = bench.receipts(), len(bench.executions())
     if traced.status == 4 and bench.start().wait(AT_ONCE_S) == 1:
-        # With its guardian's death the task had used up its attempts: it was called failed,
+        # With its reaper's death the task had used up its attempts: it was called failed,
         # once, and is tried afresh by whoever asks again.
         assert len(bench.executions()) == before
     bench.run(within_s=AT_ONCE_S)

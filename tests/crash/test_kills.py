@@ -1,6 +1,6 @@
 """600 SIGKILLs at random instants over jobs of 60 tasks on 4 slots.
 
-The supervisor, its slots and its guardian are killed in turn, the same command is given again
+The supervisor, its slots and its reaper are killed in turn, the same command is given again
 until the job is done, and every promise is looked at after every kill: nothing that had a
 receipt is executed again, nothing outlives its worker, and the output is what an undisturbed
 run makes, byte for byte.
@@ -20,7 +20,7 @@ GROUPS = 12
 ON_DISK = (0, 1)
 """These groups work on a disk: the others would wait for it, and a kill leaves the same there."""
 SLOTS = 4
-TARGETS = ("supervisor", "slot", "guardian")
+TARGETS = ("supervisor", "slot", "reaper")
 NAP_MS = 6
 """Of a `weigh`; a `cut` naps one to four times as long."""
 LONGEST_S = 0.5
@@ -64,7 +64,7 @@ class Job:
         if target == "supervisor":
             found = [run.pid]
         else:
-            found = run.slots() if target == "slot" else run.guardians()
+            found = run.slots() if target == "slot" else run.reapers()
         if not found or not kill(self.rng.choice(found)):
             return False
         self.in_flight += 1 if target == "slot" else SLOTS

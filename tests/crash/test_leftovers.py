@@ -12,10 +12,10 @@ from work import SLEEPERS
 
 VICTIMS = (
     ("supervisor",),
-    ("guardian",),
-    ("second guardian",),
-    ("supervisor", "guardian"),
-    ("supervisor", "second guardian"),
+    ("reaper",),
+    ("second reaper",),
+    ("supervisor", "reaper"),
+    ("supervisor", "second reaper"),
 )
 
 
@@ -39,8 +39,8 @@ def test_killed_processes_take_everything_with_them(
     victims: tuple[str, ...], launcher: Launcher, tmp_path: Path
 ) -> None:
     run = started(messy(launcher, tmp_path))
-    second, first = run.guardians()
-    pids = {"supervisor": run.pid, "second guardian": second, "guardian": first}
+    second, first = run.reapers()
+    pids = {"supervisor": run.pid, "second reaper": second, "reaper": first}
     hit, *_ = [kill(pids[victim]) for victim in victims]  # a second may be gone with the first
     assert hit
     launcher.assert_nobody_left()

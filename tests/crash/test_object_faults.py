@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from intermission.backends.store import service
+from intermission.backends.store import retrying_client
 from intermission.backends.store.objects import ObjectStore
 from intermission.errors import (
     AlreadyExists,
@@ -195,7 +195,7 @@ def bench(s3: S3Server, fault_proxy: FaultProxy, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(autouse=True)
 def _short_delays(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(service, "_DELAY_FIRST_S", 0.002)
+    monkeypatch.setattr(retrying_client, "_DELAY_FIRST_S", 0.002)
     yield
     bench.proxy.disarm()
 

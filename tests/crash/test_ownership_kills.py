@@ -19,9 +19,9 @@ import pytest
 from launcher import PATIENCE_S, kill, state, until
 from owning import Bucket, ended, forked, killed_at, own, run
 
+from intermission.backends.ledger.object_ledger.lock import LOCK_KEY
+from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.backends.ledger.synced.copy import LEDGER_NAME
-from intermission.backends.ledger.synced.lock import LOCK_KEY
 from intermission.errors import LockLost
 from intermission.model import JobState
 from intermission.telemetry import OWNERSHIP_POINTS
@@ -31,7 +31,7 @@ ONCE = ("before-lock-take", "after-lock-take", "before-lock-free", "after-lock-f
 KILLS = [(point, nth) for point in OWNERSHIP_POINTS for nth in ((1,) if point in ONCE else (1, 4))]
 
 WITHOUT_RECEIPT = {"level", "mark"}
-"""Steps of which some task has none: a light one, and one that fails and leaves a gap."""
+"""Steps of which some task has none: one is not durable, one fails and is skipped."""
 
 
 def executions(folder: Path) -> Counter[str]:

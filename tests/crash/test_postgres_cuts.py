@@ -12,9 +12,9 @@ import pytest
 
 from intermission.backends.ledger.postgres import PostgresLedger, connection
 from intermission.backends.ledger.postgres.connection import close_pools
-from intermission.engine.keeper import MARGIN
+from intermission.engine.lease_renewer import MARGIN
 from intermission.errors import LedgerError
-from intermission.model import Beat, Completion, Failure, Job, JobState, Lease, TaskState
+from intermission.model import Completion, Failure, Heartbeat, Job, JobState, Lease, TaskState
 from intermission.testing.jobs import (
     chunks,
     completion,
@@ -110,8 +110,8 @@ def failing(bench: Bench) -> tuple[Any, ...]:
 
 def renewing(bench: Bench) -> tuple[Any, ...]:
     made, leases = bench.leases()
-    beats = [Beat(lease.task_id, lease.fence, 0.5) for lease in leases]
-    answer = bench.ledger.renew("w1", beats, lease_ttl_s=TTL_S)
+    heartbeats = [Heartbeat(lease.task_id, lease.fence, 0.5) for lease in leases]
+    answer = bench.ledger.renew("w1", heartbeats, lease_ttl_s=TTL_S)
     return answer, bench.ends(made), states_of(bench.straight, made)
 
 
@@ -141,7 +141,7 @@ def cancelling_and_retrying(bench: Bench) -> tuple[Any, ...]:
 
 def forgetting(bench: Bench) -> tuple[Any, ...]:
     made = bench.job()
-    return bench.ledger.forget(made.key), bench.straight.jobs(made.key)
+    return bench.ledger.delete(made.key), bench.straight.jobs(made.key)
 
 
 HARD = [claiming, completing_a_plan, completing_the_last_inputs, failing]
@@ -202,15 +202,15 @@ def test_a_renewal_on_a_silent_line_fails_long_before_its_lease_ends(
     """Its keeper can then still end the work in time; and the next one gets a line that talks."""
     bench = Bench(proxy, PostgresLedger(postgres.emptied()))
     _, leases = bench.leases()
-    beats = [Beat(lease.task_id, lease.fence) for lease in leases]
+    heartbeats = [Heartbeat(lease.task_id, lease.fence) for lease in leases]
     bench.ledger.jobs()  # so that there is a connection to fall silent
     lease_ttl_s = 9.0
     for nth in (0, 2):  # its beginning and its end
         bench.proxy.arm(nth, Cut.SILENT)
         began_s = time.monotonic()
         with pytest.raises(LedgerError, match=r"silent for 0\.75 s"):
-            bench.ledger.renew("w1", beats, lease_ttl_s=lease_ttl_s)
+            bench.ledger.renew("w1", heartbeats, lease_ttl_s=lease_ttl_s)
         assert time.monotonic() - began_s < lease_ttl_s * MARGIN
         assert proxy.cuts == 1
     bench.proxy.arm()
-    assert not bench.ledger.renew("w1", beats, lease_ttl_s=lease_ttl_s).lost
+    assert not bench.ledger.renew("w1", heartbeats, lease_ttl_s=lease_ttl_s).lost

@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 from launcher import until
 
-from intermission.backends.bell.notify import NotifyBell
 from intermission.backends.ledger.postgres import PostgresLedger
+from intermission.backends.notifier.notify import PostgresNotifier
 from intermission.testing.clock import FakeClock
 from intermission.testing.ledger.completing import Completing
 from intermission.testing.ledger.racing import Racing
@@ -42,8 +42,8 @@ def test_a_bell_behind_it_says_that_it_is_deaf(
 ) -> None:
     with (
         caplog.at_level(logging.WARNING),
-        closing(NotifyBell(pgbouncer(postgres.emptied()), probe_within_s=0.2)) as bell,
+        closing(PostgresNotifier(pgbouncer(postgres.emptied()), probe_within_s=0.2)) as notifier,
     ):
-        bell.fileno()
-        until(lambda: bell.failures > 0, "the bell is found deaf", DEADLINE_S)
+        notifier.fileno()
+        until(lambda: notifier.failures > 0, "the notifier is found deaf", DEADLINE_S)
     assert "a pooler in transaction mode does that" in caplog.text

@@ -31,7 +31,7 @@ def server() -> Iterator[SpeechServer]:
         yield running
 
 
-class Place:
+class Location:
     """A folder, or a bucket with a folder for the machine that works on it."""
 
     def __init__(self, folder: Path, s3: S3Server | None) -> None:
@@ -61,7 +61,7 @@ class Place:
         return {json.loads(data)["task_key"] for data in receipts}
 
 
-def start(place: Place, server: SpeechServer) -> subprocess.Popen[bytes]:
+def start(place: Location, server: SpeechServer) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         **place.env,
@@ -81,7 +81,7 @@ def test_killed_at_random_points(
     server: SpeechServer, tmp_path: Path, where: str, request: pytest.FixtureRequest
 ) -> None:
     s3: S3Server | None = request.getfixturevalue("s3") if where == "bucket" else None
-    undisturbed, killed = Place(tmp_path / "undisturbed", s3), Place(tmp_path / "killed", s3)
+    undisturbed, killed = Location(tmp_path / "undisturbed", s3), Location(tmp_path / "killed", s3)
     out, _ = start(undisturbed, server).communicate(timeout=TIMEOUT_S)
     wanted = undisturbed.outputs()
     assert len(wanted) == 5 + len(undisturbed.heard()), out.decode()

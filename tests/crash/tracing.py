@@ -115,15 +115,15 @@ class Traced:
 
 
 def follow(bench: Bench, who: str, strace: str, options: Sequence[str] = (), **more: str) -> Traced:
-    """Run a bench with its supervisor, or its guardian and slots, under strace."""
+    """Run a bench with its supervisor, or its reaper and slots, under strace."""
     run = bench.start(stop="start" if who == "supervisor" else "opened", **more)
     until(lambda: state(run.pid) in ("T", ""), "the run to stop itself")
     log = bench.folder / f"trace-{bench.runs}"
     # Calls are counted by thread, so a fault for the supervisor must not reach its slots.
     target = ["-p", str(run.pid)]
     if who != "supervisor":
-        until(lambda: len(run.guardians()) > 1, "the second guardian")
-        target = ["-f", "-p", str(run.guardians()[1])]
+        until(lambda: len(run.reapers()) > 1, "the second reaper")
+        target = ["-f", "-p", str(run.reapers()[1])]
     command = [strace, "-y", "-o", str(log), "-e", f"trace={','.join(WRITES)}", *options]
     tracer = subprocess.Popen([*command, *target], stderr=subprocess.PIPE)
     try:

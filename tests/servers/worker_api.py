@@ -20,11 +20,11 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from intermission import __version__
-from intermission.app.fleet import Fleet
 from intermission.backends.http.ledger import HttpLedger
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.registry.sqlite import SqliteRegistry
 from intermission.backends.store.local import LocalStore
+from intermission.composition.fleet import Fleet
 from intermission.engine.workspace import Workspace
 from intermission.model import Job
 from intermission.ports.clock import Clock, SystemClock

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from intermission.backends.ledger.synced.copy import LEDGER_NAME
-from intermission.backends.ledger.synced.lock import LOCK_KEY
-from intermission.backends.ledger.synced.ownership import Ownership
+from intermission.backends.ledger.object_ledger.lock import LOCK_KEY
+from intermission.backends.ledger.object_ledger.ownership import Ownership
+from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, LockLost, StoreError, WorkspaceBusy

@@ -18,8 +18,8 @@ from intermission.errors import LedgerError
 from intermission.model import (
     FINISHED,
     HELD,
-    Beat,
     Completion,
+    Heartbeat,
     JobState,
     Lease,
     Renewal,
@@ -114,13 +114,13 @@ class RescuesByTimeAlone(MemoryLedger):
 class RefusesLateBeats(MemoryLedger):
     """A renewal after the expiry is refused, though nobody else wants the task."""
 
-    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
+    def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         now_s = self._clock.monotonic_s()
         rows = self._tables.rows
-        late = [b for b in beats if b.task_id in rows and rows[b.task_id].expires_s <= now_s]
-        kept = [beat for beat in beats if beat not in late]
+        late = [b for b in heartbeats if b.task_id in rows and rows[b.task_id].expires_s <= now_s]
+        kept = [heartbeat for heartbeat in heartbeats if heartbeat not in late]
         answer = super().renew(worker, kept, lease_ttl_s=lease_ttl_s)
-        return replace(answer, lost=answer.lost | {beat.task_id for beat in late})
+        return replace(answer, lost=answer.lost | {heartbeat.task_id for heartbeat in late})
 
 
 class CountsDrains(MemoryLedger):
@@ -201,9 +201,9 @@ class LosesWakeUps(MemoryLedger):
 class KeepsTheFenceOfLostWork(MemoryLedger):
     """Bytes are lost, but the one who wrote them may still complete the task again."""
 
-    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+    def invalidate(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
         with self._tables.transaction():
-            spoiled = super().spoil(task_ids, reason=reason)
+            spoiled = super().invalidate(task_ids, reason=reason)
             for found in spoiled:
                 row = self._tables.rows[found.id]
                 self._tables.put(replace(row, fence=row.fence - 1))

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from owners import FAULTS, Broken, TextLedger, World
 
-from intermission.backends.ledger.synced import copy
-from intermission.backends.ledger.synced.copy import LedgerCopy
-from intermission.backends.ledger.synced.lock import LOCK_KEY, Holding, Lock
+from intermission.backends.ledger.object_ledger import replica
+from intermission.backends.ledger.object_ledger.lock import LOCK_KEY, Lock, LockRecord
+from intermission.backends.ledger.object_ledger.replica import LedgerCopy
 from intermission.backends.store.local import LocalStore
 from intermission.errors import WorkspaceBusy
 from intermission.ports.clock import SystemClock
@@ -88,7 +88,7 @@ def test_of_two_processes_one_steals(scratch: Path) -> None:
     finally:
         for racer in racers.values():
             racer.end()
-    holding = Holding.from_json(LocalStore(scratch / "bucket").read(LOCK_KEY), "here")
+    holding = LockRecord.from_json(LocalStore(scratch / "bucket").read(LOCK_KEY), "here")
     assert (holding.generation, holding.state) == (2 * ROUNDS, "free")
 
 
@@ -133,7 +133,7 @@ class Racer:
 
 @pytest.fixture
 def play(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], World]:
-    monkeypatch.setattr(copy, "Snapshots", TextLedger)
+    monkeypatch.setattr(replica, "Snapshots", TextLedger)
 
     def play(seed: int) -> World:
         folder = scratch / str(seed)
@@ -159,13 +159,13 @@ def test_the_seeds_meet_every_fault_and_do_some_work(play: Callable[[int], World
         world = play(seed)
         met += world.met
         generations += world.bucket.lock_owner[0]
-        uploads += world.bucket.accepted[copy.LEDGER_NAME]
+        uploads += world.bucket.accepted[replica.LEDGER_NAME]
     assert set(met) == set(FAULTS)
     assert generations > 100
     assert uploads > generations
 
 
-def blind(self: Lock, new: Holding, version: str) -> Any:
+def blind(self: Lock, new: LockRecord, version: str) -> Any:
     """Steals and renews without asking what is there."""
     return self._store.replace(LOCK_KEY, new.to_json())
 
@@ -176,22 +176,22 @@ def forgetful(self: Lock, reason: str | None = None) -> None:
     self._store.delete(LOCK_KEY)
 
 
-def hasty(self: Lock, holding: Holding, stat: Any, asked_at_s: float) -> None:
+def hasty(self: Lock, holding: LockRecord, stat: Any, asked_at_s: float) -> None:
     """Counts its time from the answer instead of from the request."""
     self._mine, self._version = holding, stat.version
     self.renewed_at_s = self._clock.monotonic_s()
 
 
-def monotonous(self: Holding) -> bytes:
+def monotonous(self: LockRecord) -> bytes:
     """Says the same at every renewal."""
-    return WRITE(replace(self, beat=0))
+    return WRITE(replace(self, heartbeat=0))
 
 
 def unfenced(self: LedgerCopy, stamp: str, confirm: Callable[[], None]) -> None:
     """Trusts its lock, and writes the ledger only when it has something to say."""
     self._stamp = stamp
     self.path.parent.mkdir(parents=True, exist_ok=True)
-    found = self._store.stat(copy.LEDGER_NAME)
+    found = self._store.stat(replica.LEDGER_NAME)
     self._version = None if found is None else found.version
     self._snapshots = self._kept() or self._fetched()
     self._revision = self._snapshots.revision()
@@ -202,22 +202,22 @@ def careless(self: LedgerCopy) -> Any:
     return TextLedger(self.path) if self.path.exists() else None
 
 
-def quick(data: bytes, where: str) -> Holding:
+def quick(data: bytes, where: str) -> LockRecord:
     """Thinks that a holder is gone before the holder does."""
     found = READ(data, where)
     return replace(found, ttl_s=20.0)
 
 
-WRITE = Holding.to_json
-READ = Holding.from_json
+WRITE = LockRecord.to_json
+READ = LockRecord.from_json
 CANARIES = [
     (Lock, "_replace", blind),
     (Lock, "release", forgetful),
     (Lock, "_settle", hasty),
     (LedgerCopy, "open", unfenced),
     (LedgerCopy, "_kept", careless),
-    (Holding, "from_json", quick),
-    (Holding, "to_json", monotonous),
+    (LockRecord, "from_json", quick),
+    (LockRecord, "to_json", monotonous),
 ]
 
 

@@ -18,7 +18,7 @@ from types import ModuleType
 import pytest
 
 from intermission.backends.ledger.memory import MemoryLedger
-from intermission.engine import receipt, record, run_task
+from intermission.engine import completion, receipt, run_task
 from intermission.engine.receipt import quarantine, receipt_key
 from intermission.model import Completion, Lease, Receipt
 from intermission.ports.store import Store
@@ -173,7 +173,7 @@ def found_within(
         ((run_task, "commit"), stubborn, FAULTS, 0, "the ledger has"),
         ((run_task, "adopt"), forgetful, FAULTS, 0, "although it has a receipt"),
         (
-            (record, "withdraw"),
+            (completion, "withdraw"),
             hasty,
             ("corrupt", "crash", "lose", "stall"),
             145,

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from intermission.backends.ledger.memory import MemoryLedger
-from intermission.engine.assignment import Assignment
-from intermission.engine.guardian import Guardian
-from intermission.engine.keeper import TICK_S
-from intermission.engine.tally import Tally
+from intermission.engine.lease_renewer import TICK_S
+from intermission.engine.open_job import OpenJob
+from intermission.engine.reaper import Reaper
+from intermission.engine.step_stats import StepStats
 from intermission.engine.worker import POLL_S
 from intermission.engine.workspace import Workspace
 from intermission.fleet import FleetWorker
@@ -37,11 +37,11 @@ class Machines:
         self.job = submit(self.ledger, job(step("only")))
         self.settings = Settings(**settings)
         place = Workspace(folder, _nothing, None, lambda: self.ledger)
-        self._open = partial(Assignment, place, self.job, self.ledger, cast(Any, None), Tally())
+        self._open = partial(OpenJob, place, self.job, self.ledger, cast(Any, None), StepStats())
 
     def worker(self, offset_s: float) -> FleetWorker:
         return FleetWorker(
-            cast(Guardian, None),  # which is asked for nothing before a slot is needed
+            cast(Reaper, None),  # which is asked for nothing before a slot is needed
             self.settings,
             self.ledger,
             lambda _: self._open(),
@@ -57,7 +57,7 @@ class Machines:
         for n in range(round(seconds / POLL_S)):
             worker._take_on(iter(()))
             if n % round(TICK_S / POLL_S) == 0:
-                worker._keeper.tick()
+                worker._renewer.tick()
             self.clock.advance(POLL_S)
 
 

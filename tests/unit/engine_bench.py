@@ -7,17 +7,17 @@ from pathlib import Path
 
 from intermission.backends.ledger.memory import MemoryLedger
 from intermission.backends.store.memory import MemoryStore
-from intermission.engine import record
+from intermission.engine import completion
 from intermission.engine.outcome import Failed
-from intermission.engine.plan import expand
+from intermission.engine.planning import expand
 from intermission.engine.receipt import receipt_key
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.errors import IntermissionError
+from intermission.maintenance.rebuild import remember_job
 from intermission.model import Completion, Job, Lease, Receipt, TaskRow, TaskState
 from intermission.pipeline import Pipeline
 from intermission.testing.clock import FakeClock
-from intermission.testing.simulator.talk import TALK, talk_job
-from intermission.upkeep.rebuild import remember_job
+from intermission.testing.simulator.sample_pipeline import TALK, talk_job
 
 TTL_S = 60.0
 _LOG = logging.getLogger("intermission.bench")
@@ -61,13 +61,13 @@ class Bench:
         """Run a task and record how it ended; whether it is done."""
         self.clock.advance(0.01)
         try:
-            completion = self.run(lease)
+            finished = self.run(lease)
         except IntermissionError as e:
             failed = Failed(lease.task_id, lease.fence, type(e).__name__, str(e), not e.retryable)
-            self.ledger.fail([record.failure(self.job, lease, failed, (0.0,))])
+            self.ledger.fail([completion.failure(self.job, lease, failed, (0.0,))])
             return False
-        done = [(lease, completion)]
-        (accepted,) = record.complete(self.ledger, self.store, self.job, done, self.scratch)
+        done = [(lease, finished)]
+        (accepted,) = completion.complete(self.ledger, self.store, self.job, done, self.scratch)
         return accepted
 
     def finish_all(self) -> list[str]:

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from intermission.app.alerting import (
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.store.memory import MemoryStore
+from intermission.composition.fleet import Fleet
+from intermission.composition.uploads import Uploads
+from intermission.errors import StoreError, UsageError
+from intermission.model import Failure, identity
+from intermission.ports.ledger import Ledger
+from intermission.services.alerting import (
     GIVE_UP_MS,
     LOOK_EVERY_S,
     Cursor,
@@ -18,15 +25,8 @@ from intermission.app.alerting import (
     hooks_of,
     start_alerts,
 )
-from intermission.app.fleet import Fleet
-from intermission.app.uploads import Uploads
-from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.backends.store.memory import MemoryStore
-from intermission.errors import StoreError, UsageError
-from intermission.fleet.alerts import KINDS, Situation
-from intermission.fleet.webhook import Answer
-from intermission.model import Failure, identity
-from intermission.ports.ledger import Ledger
+from intermission.services.alerts import KINDS, Situation
+from intermission.services.webhook import Answer
 from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import line_job, submit

@@ -10,7 +10,9 @@ import pytest
 
 from intermission.backends.ledger.memory import MemoryLedger
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.fleet.alerts import (
+from intermission.model import Event, Failure, identity
+from intermission.ports.ledger import Ledger
+from intermission.services.alerts import (
     COOLDOWN_MS,
     KINDS,
     PATTERN_MS,
@@ -19,8 +21,6 @@ from intermission.fleet.alerts import (
     Situation,
     pattern_of,
 )
-from intermission.model import Event, Failure, identity
-from intermission.ports.ledger import Ledger
 from intermission.testing.clock import START_MS, FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, line_job, submit
 

@@ -50,7 +50,7 @@ def test_every_name_exists(page: Path) -> None:
 
 def test_a_name_that_does_not_exist_is_noticed() -> None:
     with pytest.raises(AttributeError):
-        resolve("intermission.engine.plan.nowhere")
+        resolve("intermission.engine.planning.nowhere")
     with pytest.raises(AttributeError):
         resolve("intermission.ports.ledger.Ledger.nowhere")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from intermission.app import RunReport, SourceRun
-from intermission.cli import meter as meter_module
-from intermission.cli.meter import Meter
+from intermission.cli import progress_stats as meter_module
+from intermission.cli.formatting import count, duration, rate, size, table
+from intermission.cli.progress_stats import Meter
 from intermission.cli.report import exit_code
-from intermission.cli.wording import count, duration, rate, size, table
 from intermission.errors import EnvironmentFault, SourceError
 from intermission.model import Job, JobRow, JobState, Source, StepKind, StepSpec, TaskState
+from intermission.operations import RunReport, SourceRun
 
 STEPS = (StepSpec("cut", 1, StepKind.PLAN), StepSpec("hear", 1, StepKind.MAP, plan="cut"))
 JOB = Job("key", "talk", "talk", Source("file:///talk.mp4", "abc"), "{}", STEPS)
@@ -57,7 +57,7 @@ def test_the_rate_knows_nothing_of_reused_work(clock: HandClock) -> None:
     now(run, {TaskState.DONE: 90, TaskState.LEASED: 2, TaskState.PENDING: 8})
     meter.steps()
     clock.now_s += 8
-    run.tally.executed["hear"] = 4
+    run.stats.executed["hear"] = 4
     now(run, {TaskState.DONE: 94, TaskState.LEASED: 2, TaskState.PENDING: 4})
     _, hear = meter.steps()
     assert hear.reused == 90
@@ -70,7 +70,7 @@ def test_adopted_receipts_are_reused_work(clock: HandClock) -> None:
     run = opened({TaskState.PENDING: 10})
     meter.opened(run)
     clock.now_s += 1
-    run.tally.adopted["hear"] = 10
+    run.stats.adopted["hear"] = 10
     now(run, {TaskState.DONE: 10})
     _, hear = meter.steps()
     assert hear.reused == 10
@@ -84,7 +84,7 @@ def test_a_step_that_waits_for_others_has_no_time_of_its_own(clock: HandClock) -
     meter.opened(run)
     meter.steps()
     clock.now_s += 1
-    run.tally.executed["hear"] = 1
+    run.stats.executed["hear"] = 1
     now(run, {TaskState.DONE: 1, TaskState.BLOCKED: 5})
     _, hear = meter.steps()
     assert hear.rate_per_s == pytest.approx(1)
@@ -95,7 +95,7 @@ def test_closed_sources_stay_in_the_sums(clock: HandClock) -> None:
     meter = Meter()
     first = opened({TaskState.PENDING: 3})
     meter.opened(first)
-    first.tally.executed["hear"] = 2
+    first.stats.executed["hear"] = 2
     first.row = opened({TaskState.DONE: 2, TaskState.FAILED: 1}, JobState.FAILED).row
     meter.closed(first)
     second = opened({TaskState.DONE: 4})

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from intermission.app.cron import Cron, zone_of
 from intermission.errors import UsageError
+from intermission.services.cron import Cron, zone_of
 
 BERLIN = "Europe/Berlin"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from intermission.app.discover import find_sources, find_workspaces
+from intermission.composition.discovery import find_sources, find_workspaces
 from intermission.errors import SourceError
 
 WORKSPACE = ".intermission"

@@ -11,15 +11,15 @@ import pytest
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.publish import publish, read_versions, version_of
 from intermission.errors import StoreError
+from intermission.maintenance.gc import Swept, collect
 from intermission.model import FileRef, Job, StepKind, StepSpec, identity
 from intermission.ports.store import Store
 from intermission.testing.clock import FakeClock
 from intermission.testing.faults import Crashed, crashing
 from intermission.testing.jobs import line_job
-from intermission.upkeep.gc import Swept, collect
 
 PARTS = StepSpec("parts", 1, StepKind.MAP, publish="{version}{name}")
-FRONT = StepSpec("front", 1, StepKind.SINGLE, publish="{name}", front=True)
+FRONT = StepSpec("front", 1, StepKind.SINGLE, publish="{name}", entrypoints=True)
 FIRST = replace(line_job(), key=identity("first"))
 SECOND = replace(line_job(), key=identity("second"))
 THIRD = replace(line_job(), key=identity("third"))

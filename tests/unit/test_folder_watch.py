@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from intermission.app.fleet import Fleet
-from intermission.app.folder_watch import PAUSES_S, FolderWatch
-from intermission.app.places import Place
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.composition.fleet import Fleet
+from intermission.composition.locations import Location
 from intermission.errors import (
     IntermissionError,
     LedgerError,
@@ -20,8 +19,9 @@ from intermission.errors import (
     StoreError,
 )
 from intermission.model import Job, JobState
+from intermission.services.folder_watch import PAUSES_S, FolderWatch
 from intermission.settings import Settings
-from intermission.settings.overriding import Override
+from intermission.settings.parameter_overrides import Override
 from intermission.testing.clock import FakeClock
 
 PIPELINE = f"{Path(__file__).parents[1] / 'acceptance' / 'pipelines.py'}:letters"
@@ -75,7 +75,7 @@ def refusing(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Intermi
     refused: dict[str, IntermissionError] = {}
     submit: Submit = world.fleet.submit
 
-    def try_to(ref: str, place: Place, *args: Any, **how: Any) -> tuple[Job, bool]:
+    def try_to(ref: str, place: Location, *args: Any, **how: Any) -> tuple[Job, bool]:
         world.tried.append(place.name)
         if place.name in refused:
             raise refused[place.name]
@@ -257,7 +257,7 @@ def test_a_look_ends_when_it_is_stopped(world: World) -> None:
     for name in "abc":
         world.write(name, name * 2)
     world.taken()
-    found: list[Place] = []
+    found: list[Location] = []
     for place, _ in world.watch.look(lambda: bool(found)):
         found.append(place)
     assert len(found) == 1

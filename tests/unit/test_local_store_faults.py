@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from intermission.backends.store import durable, local
+from intermission.backends.store import fsync, local
 from intermission.backends.store.local import LocalStore
 from intermission.errors import (
     AlreadyExists,
@@ -66,8 +66,8 @@ class System:
         self._watched("flock", fcntl.flock)(fd, how)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> System:
-        monkeypatch.setattr(durable, "os", self)
-        monkeypatch.setattr(durable, "_named", {})  # what other tests made durable counts for none
+        monkeypatch.setattr(fsync, "os", self)
+        monkeypatch.setattr(fsync, "_named", {})  # what other tests made durable counts for none
         monkeypatch.setattr(local, "os", self)
         monkeypatch.setattr(
             local, "fcntl", SimpleNamespace(flock=self.flock, LOCK_EX=fcntl.LOCK_EX)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flaky_store import FlakyStore
 
-from intermission.backends.ledger.synced.lock import (
+from intermission.backends.ledger.object_ledger.lock import (
     LOCK_KEY,
     LOCK_TTL_S,
     MARGIN,

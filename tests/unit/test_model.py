@@ -136,7 +136,7 @@ JOB = Job(
             timeout_s=600,
             concurrency=2,
             retry_delays_s=(1, 2.5),
-            gap=True,
+            skippable=True,
             publish="chunks/{index}.txt",
         ),
         StepSpec("join", 1, StepKind.REDUCE, edges=(Edge("hear", "hear", EdgeKind.ALL),)),

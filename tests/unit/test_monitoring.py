@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from intermission.fleet.alerts import KINDS
+from intermission.services.alerts import KINDS
 from intermission.testing.clock import FakeClock
 from intermission.web.api.metrics import Metrics
 

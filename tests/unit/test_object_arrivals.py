@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from intermission.app.fleet import Fleet
-from intermission.app.folder_watch import PAUSES_S, FolderWatch
-from intermission.app.places import ObjectPlace, Place
 from intermission.backends.store.memory import MemoryStore
+from intermission.composition.fleet import Fleet
+from intermission.composition.locations import Location, ObjectLocation
 from intermission.errors import IntermissionError, LedgerError, StoreRefused, StoreUnavailable
 from intermission.model import Job
+from intermission.services.folder_watch import PAUSES_S, FolderWatch
 from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 
@@ -45,7 +45,7 @@ class World:
         self.fleet = Fleet(Settings(ledger=str(folder / "ledger.sqlite")))
         self.fleet.app.clock = self.clock
         self.watch = self.start("s3://media/in")
-        monkeypatch.setattr("intermission.app.places._bucket", self._bucket)
+        monkeypatch.setattr("intermission.composition.locations._bucket", self._bucket)
         monkeypatch.setattr(self.fleet, "submit", self._submit)
 
     def start(self, place: str) -> FolderWatch:
@@ -58,7 +58,7 @@ class World:
             raise self.trouble
         return self.store
 
-    def _submit(self, ref: str, place: Place, params: object, **how: Any) -> tuple[Any, bool]:
+    def _submit(self, ref: str, place: Location, params: object, **how: Any) -> tuple[Any, bool]:
         if self.refused is not None:
             self.tries += 1
             raise self.refused
@@ -145,7 +145,7 @@ def test_a_look_takes_the_version_that_was_told_of(
         world.watch.arrived("in/a.txt")
     world.refused = None
     ((place, _),) = world.watch.look()
-    assert isinstance(place, ObjectPlace)
+    assert isinstance(place, ObjectLocation)
     assert place.version == stat.version
 
 

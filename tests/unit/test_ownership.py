@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 from flaky_store import FlakyStore
 
+from intermission.backends.ledger.object_ledger.lock import (
+    LOCK_KEY,
+    LOCK_TTL_S,
+    MARGIN,
+    STAMP_MARGIN_S,
+)
+from intermission.backends.ledger.object_ledger.ownership import (
+    PUSH_EVERY_S,
+    RENEW_EVERY_S,
+    Ownership,
+)
+from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME, LedgerCopy
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.backends.ledger.synced.copy import LEDGER_NAME, LedgerCopy
-from intermission.backends.ledger.synced.lock import LOCK_KEY, LOCK_TTL_S, MARGIN, STAMP_MARGIN_S
-from intermission.backends.ledger.synced.ownership import PUSH_EVERY_S, RENEW_EVERY_S, Ownership
 from intermission.engine.workspace import Workspace, dead, living
 from intermission.errors import LockLost, StoreError, WorkspaceBusy
 from intermission.testing.clock import FakeClock
@@ -122,14 +131,14 @@ def test_renewals_come_when_they_are_due(world: World) -> None:
     owned = world.owner()
     owned.open()
     for _ in range(3):
-        before = world.says()["beat"]
+        before = world.says()["heartbeat"]
         world.clock.advance(RENEW_EVERY_S - 0.1)
         owned.renew_if_due()
-        assert world.says()["beat"] == before
+        assert world.says()["heartbeat"] == before
         world.clock.advance(0.1)
         owned.renew_if_due()
         owned.renew_if_due()
-        assert world.says()["beat"] == before + 1
+        assert world.says()["heartbeat"] == before + 1
     owned.close("done")
     assert world.says()["reason"] == "done"
 

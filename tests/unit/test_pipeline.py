@@ -123,7 +123,7 @@ def test_a_pipeline_needs_a_name_that_can_be_a_folder(name: str) -> None:
 
 
 def test_a_map_over_the_same_chunks_waits_for_its_own_chunk() -> None:
-    @step(version=1, on_error="gap")
+    @step(version=1, on_error="skip")
     def score(span: Span, hear: Words) -> float: ...
 
     @step(version=1)
@@ -131,7 +131,7 @@ def test_a_map_over_the_same_chunks_waits_for_its_own_chunk() -> None:
 
     chained = Pipeline("chained", [audio, spans, hear, score, best])
     assert spec(chained, "score").edges == (Edge("hear", "hear", EdgeKind.SAME),)
-    assert spec(chained, "score").gap
+    assert spec(chained, "score").skippable
     assert [e.kind for e in spec(chained, "best").edges] == [
         EdgeKind.ALL,
         EdgeKind.ALL,
@@ -221,7 +221,7 @@ def waits_for_b(b: int) -> int: ...
 def waits_for_a(a: int) -> int: ...
 def takes_gaps_blindly(maybe: list[Words]) -> int: ...
 def maybe(span: Span) -> Words: ...
-def single_gap(audio: Audio) -> int: ...
+def one_skip(audio: Audio) -> int: ...
 
 
 GRAPH_ERRORS: list[tuple[list[Any], list[str]]] = [
@@ -282,10 +282,13 @@ GRAPH_ERRORS: list[tuple[list[Any], list[str]]] = [
         ["the steps ", "a -> ", "b", "wait for each other"],
     ),
     (
-        [audio, spans, named("maybe", maybe, on_error="gap"), named("x", takes_gaps_blindly)],
-        ["step x takes every result of maybe, some of which may be gaps", "Declare maybe"],
+        [audio, spans, named("maybe", maybe, on_error="skip"), named("x", takes_gaps_blindly)],
+        ["step x takes every result of maybe, some of which may be skipped", "Declare maybe"],
     ),
-    ([audio, named("x", single_gap, on_error="gap")], ['step x has on_error="gap"', "not mapped"]),
+    (
+        [audio, named("x", one_skip, on_error="skip")],
+        ['step x has on_error="skip"', "not mapped"],
+    ),
 ]
 
 
@@ -311,7 +314,7 @@ def test_a_wrong_graph_names_the_function_and_the_parameter(
         ({"attempts": 0}, "step f: attempts must be at least 1, not 0"),
         ({"concurrency": 0}, "step f: concurrency must be at least 1, not 0"),
         ({"timeout_s": 0}, "step f: timeout_s must be above 0, not 0"),
-        ({"on_error": "gaps"}, "step f: on_error must be 'fail' or 'gap', not 'gaps'"),
+        ({"on_error": "gaps"}, "step f: on_error must be 'fail' or 'skip', not 'gaps'"),
     ],
 )
 def test_a_wrong_option_names_the_function_and_the_option(

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field, PlainSerializer, ValidationError, computed_field
 
 from intermission import Chunk, Context, File, Permanent, step
-from intermission.engine.plan import chunks
+from intermission.engine.planning import chunks
 from intermission.errors import UsageError
 from intermission.model import canonical
 from intermission.pipeline import Deferred, Step
@@ -221,7 +221,7 @@ def test_names_an_output_may_not_have(name: str, tmp_path: Path) -> None:
 
 
 def test_a_light_step_has_nowhere_to_put_a_file() -> None:
-    with pytest.raises(UsageError, match=r"light step .* 'a\.txt'. Remove light=True"):
+    with pytest.raises(UsageError, match=r"durable=False .* 'a\.txt'. Remove durable=False"):
         Context(None).out("a.txt")
 
 

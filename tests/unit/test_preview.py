@@ -11,13 +11,13 @@ import pytest
 from engine_bench import Bench
 
 from intermission import Chunk, Context, Pipeline, Source, step
-from intermission.app.preview import Previews, _Watched
 from intermission.backends.store.memory import MemoryStore
-from intermission.engine.assignment import Assignment
-from intermission.engine.plan import make_job
-from intermission.engine.tally import Tally
+from intermission.engine.open_job import OpenJob
+from intermission.engine.planning import make_job
+from intermission.engine.step_stats import StepStats
 from intermission.engine.workspace import Workspace
 from intermission.errors import PipelineError
+from intermission.maintenance.preview import Previews, _Watched
 from intermission.ports.store import Store
 
 NAME = "list.txt"
@@ -69,18 +69,18 @@ def bench(tmp_path: Path) -> Bench:
     return bench
 
 
-def assignment(bench: Bench, store: Store | None = None, outputs: Store | None = None) -> Any:
+def opened(bench: Bench, store: Store | None = None, outputs: Store | None = None) -> Any:
     workspace = Workspace(
         bench.scratch,
         lambda: store or bench.store,
         lambda: outputs or bench.outputs,
         lambda: bench.ledger,
     )
-    return Assignment(workspace, bench.job, bench.ledger, bench.store, Tally())
+    return OpenJob(workspace, bench.job, bench.ledger, bench.store, StepStats())
 
 
 def watching(bench: Bench, **stores: Store) -> _Watched:
-    return _Watched(assignment(bench, **stores), ROW)
+    return _Watched(opened(bench, **stores), ROW)
 
 
 def finish(bench: Bench, *numbers: int) -> None:
@@ -187,7 +187,7 @@ def test_broken_code_is_left_out(bench: Bench, caplog: pytest.LogCaptureFixture)
 
     finish(bench)
     finish(bench, 0)
-    watched = _Watched(assignment(bench), Pipeline("row", [pieces, made, gather], preview=broken))
+    watched = _Watched(opened(bench), Pipeline("row", [pieces, made, gather], preview=broken))
     watched.look()
     watched.look()
     assert [record.message for record in caplog.records] == [
@@ -199,7 +199,7 @@ def test_a_last_look_is_taken_at_the_end(bench: Bench) -> None:
     finish(bench)
     finish(bench, 0)
     previews = Previews()
-    watched = assignment(bench)
+    watched = opened(bench)
     previews.watch(watched, ROW)
     finish(bench, 1)
     watched.resources.close()

@@ -11,12 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from intermission.app.fleet import Fleet
-from intermission.app.folder_watch import FolderWatch, Outcome
-from intermission.app.places import ObjectPlace, Place
-from intermission.app.queue_watch import PAUSES_S, TURN_S, QueueWatch, listening, queue_of
-from intermission.app.watching import BESIDE_QUEUE_S, Every, Watch, timing_of, watches_of
 from intermission.backends.events.sqs import BATCH_MAX, WAIT_S, Message
+from intermission.composition.fleet import Fleet
+from intermission.composition.locations import Location, ObjectLocation
 from intermission.errors import (
     IntermissionError,
     LedgerError,
@@ -26,8 +23,17 @@ from intermission.errors import (
     UsageError,
 )
 from intermission.model import Job
+from intermission.services.folder_watch import FolderWatch, Outcome
+from intermission.services.queue_watch import PAUSES_S, TURN_S, QueueWatch, listening, queue_of
+from intermission.services.watch_scheduler import (
+    BESIDE_QUEUE_S,
+    Every,
+    Watch,
+    timing_of,
+    watches_of,
+)
 from intermission.settings import Settings
-from intermission.settings.watched import WatchedPlace
+from intermission.settings.watch_rules import WatchedPlace
 from intermission.testing.clock import FakeClock
 
 PIPELINE = f"{Path(__file__).parents[1] / 'acceptance' / 'pipelines.py'}:letters"
@@ -86,7 +92,7 @@ class FakeFolder:
         if isinstance(answer, IntermissionError):
             raise answer
         is_done, outcome = answer
-        return is_done, None if outcome is None else (ObjectPlace("s3://media", key), outcome)
+        return is_done, None if outcome is None else (ObjectLocation("s3://media", key), outcome)
 
 
 class World:
@@ -114,10 +120,10 @@ class World:
         self.turns -= 1
         return self.is_set()
 
-    def submitted(self, place: Place, job: Job) -> None:
+    def submitted(self, place: Location, job: Job) -> None:
         self.told.append(f"{place}: {job}")
 
-    def failed(self, place: Place, error: IntermissionError) -> None:
+    def failed(self, place: Location, error: IntermissionError) -> None:
         self.told.append(f"{place}: {error}")
 
     def away(self, name: str, error: IntermissionError) -> None:

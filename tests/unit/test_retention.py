@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from intermission.app import retention
-from intermission.app.fleet import Fleet
-from intermission.app.retention import Retention, forget_if_old, old_jobs
-from intermission.backends.ledger.sqlite import SqliteLedger, forgetting
+from intermission.backends.ledger.sqlite import SqliteLedger, deletion
+from intermission.composition.fleet import Fleet
 from intermission.errors import LedgerError
-from intermission.model import Beat, Failure, JobState, identity
+from intermission.model import Failure, Heartbeat, JobState, identity
+from intermission.services import retention
+from intermission.services.retention import Retention, forget_if_old, old_jobs
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, job, step, submit
 
@@ -114,7 +114,7 @@ def rows(ledger: SqliteLedger, table: str) -> int:
 
 
 def test_a_large_job_goes_in_bites(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forgetting, "BITE_ROWS", 10)
+    monkeypatch.setattr(deletion, "BITE_ROWS", 10)
     key = big(ledger, 35)
     other = SqliteLedger(ledger.path)
     left: list[int] = []
@@ -124,8 +124,8 @@ def test_a_large_job_goes_in_bites(ledger: SqliteLedger, monkeypatch: pytest.Mon
         assert not other.jobs(key), "nobody finds a job that is being removed"
         submit(other, job(step("a"), key=identity(str(len(left)))))  # nobody waits for it
 
-    monkeypatch.setattr("intermission.backends.ledger.sqlite.forgetting.time.sleep", pause)
-    assert ledger.forget(key)
+    monkeypatch.setattr("intermission.backends.ledger.sqlite.deletion.time.sleep", pause)
+    assert ledger.delete(key)
     assert left[0] == 37
     assert [before - after for before, after in pairwise(left)][-2:] == [9, 9]
     assert rows(ledger, "tasks") == len(left)  # of the jobs that came meanwhile
@@ -146,12 +146,12 @@ def test_what_a_process_left_undone_the_next_one_does(
     with monkeypatch.context() as patched:
         patched.setattr(ledger, "_forget_rest", killed)
         with pytest.raises(LedgerError):
-            ledger.forget(key)
+            ledger.delete(key)
     assert keys(ledger) == {other}
     assert rows(ledger, "tasks") == 8
-    assert ledger.spoil(done, reason="gone") == []
-    assert not ledger.forget(key)
-    assert ledger.forget(other)
+    assert ledger.invalidate(done, reason="gone") == []
+    assert not ledger.delete(key)
+    assert ledger.delete(other)
     assert rows(ledger, "tasks") == rows(ledger, "events") == rows(ledger, "forgotten") == 0
 
 
@@ -162,7 +162,7 @@ def test_a_late_owner_finds_nothing_of_a_job_that_is_half_removed(
     (lease,) = ledger.claim("w", 1, lease_ttl_s=60)
     ledger.release([(lease.task_id, lease.fence)], reason="drain")
     monkeypatch.setattr(ledger, "_forget_rest", lambda _: None)
-    assert ledger.forget(made.key)
-    renewal = ledger.renew("w", [Beat(lease.task_id, lease.fence)], lease_ttl_s=60)
+    assert ledger.delete(made.key)
+    renewal = ledger.renew("w", [Heartbeat(lease.task_id, lease.fence)], lease_ttl_s=60)
     assert renewal.lost == {lease.task_id}
     assert ledger.workers() == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from intermission.backends.notices.imds import BUDGET_MAX_S
+from intermission.backends.interruption.imds import BUDGET_MAX_S
 from intermission.cli.report import INTERRUPTED
 from intermission.settings import Settings
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from intermission.errors import UsageError
-from intermission.fleet import webhook
-from intermission.fleet.webhook import Hook, Resolve, is_allowed, secret_bytes, signature
+from intermission.services import webhook
+from intermission.services.webhook import Hook, Resolve, is_allowed, secret_bytes, signature
 from intermission.testing.clock import FakeClock
 from servers.webhook import KEY, SECRET, Receiver, receiving
 

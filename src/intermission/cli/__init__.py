@@ -1,6 +1,6 @@
 """The command line: arguments in, data on standard output, everything else on standard error.
 
-It calls `intermission.app` and decides nothing about tasks. Importing it must stay cheap:
+It calls `intermission.operations` and decides nothing about tasks. Importing it must stay cheap:
 a command's module imports what it needs inside the command, so that `--help` loads none of it.
 """
 

@@ -7,7 +7,7 @@ from intermission.cli.options import (
     HERE,
     JobName,
     LedgerUrl,
-    Place,
+    Location,
     ServerUrl,
     Verbose,
     open_app,
@@ -16,7 +16,7 @@ from intermission.cli.options import (
 
 def cancel(
     job: JobName,
-    place: Place = HERE,
+    place: Location = HERE,
     ledger: LedgerUrl = None,
     server: ServerUrl = None,
     verbose: Verbose = False,
@@ -26,8 +26,8 @@ def cancel(
     Workers stop its running tasks; what is done stays done.
     `run` or `retry` take it up again.
     """
-    from intermission.app import find_job
     from intermission.errors import UsageError
+    from intermission.operations import find_job
 
     with find_job(open_app(verbose, ledger=ledger, server=server), job, place, write=True) as found:
         key = found.row.job.key

@@ -38,8 +38,8 @@ def show(
     Flags beat the environment (INTERMISSION_SLOTS), which beats the nearest intermission.toml,
     which beats your own config.toml, which beats the defaults.
     """
+    from intermission.cli.formatting import table
     from intermission.cli.jsonout import emit
-    from intermission.cli.wording import table
     from intermission.settings import Settings, load_settings
 
     resolved = load_settings({})

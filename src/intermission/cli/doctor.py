@@ -21,9 +21,9 @@ def doctor(place: Checked = Path(), as_json: AsJson = False, verbose: Verbose = 
     """
     from dataclasses import asdict
 
-    from intermission.app.checkup import examine
     from intermission.cli.jsonout import emit
     from intermission.errors import EnvironmentFault
+    from intermission.operations.doctor import examine
 
     findings = list(examine(place.resolve()))
     well = all(finding.well for finding in findings)

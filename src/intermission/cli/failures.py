@@ -33,10 +33,10 @@ def failures(
     Over all jobs of a shared ledger, most frequent first. With --retry they get a fresh set of
     attempts, and whatever was cancelled because of them goes on.
     """
-    from intermission.app.failures import failure_groups, put_back_all
-    from intermission.app.fleet import Fleet
+    from intermission.cli.formatting import count, table
     from intermission.cli.jsonout import emit, when
-    from intermission.cli.wording import count, table
+    from intermission.composition.fleet import Fleet
+    from intermission.operations.failures import failure_groups, put_back_all
 
     shared = Fleet(open_app(verbose, ledger=ledger, server=server).settings).ledger
     wanted = {"pipeline": pipeline, "step": step, "error": error}

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from intermission.cli.command import say
-from intermission.cli.options import HERE, Place, Verbose, open_app
+from intermission.cli.options import HERE, Location, Verbose, open_app
 
 
 def finish(
@@ -15,14 +15,14 @@ def finish(
         str, typer.Argument(metavar="TOKEN", help="What the step passed to ctx.defer.")
     ],
     result: Annotated[str, typer.Option(metavar="JSON", help="What the step would have returned.")],
-    place: Place = HERE,
+    place: Location = HERE,
     verbose: Verbose = False,
 ) -> None:
     """Finish a task that a step deferred.
 
     The result that came from outside is stored like one of the step itself.
     """
-    from intermission.app import again
+    from intermission.operations import retry
 
-    name = again.finish(open_app(verbose), token, result, place)
+    name = retry.finish(open_app(verbose), token, result, place)
     say(f"{name} is done")

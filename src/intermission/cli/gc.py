@@ -29,14 +29,14 @@ def gc(
     unnamed, at least the grace after the first: one that is just being committed is not touched.
     A workspace with a worker in it is left alone.
     """
-    from intermission.app.places import as_place
+    from intermission.cli.formatting import count, near, size
     from intermission.cli.jsonout import emit
-    from intermission.cli.wording import count, near, size
+    from intermission.composition.locations import as_location
 
     app = open_app(verbose)
     grace_s = app.settings.gc_grace_s if grace_s is None else grace_s
     documents: list[dict[str, Any]] = []
-    for source, workspace in app.workspaces(as_place(place)):
+    for source, workspace in app.workspaces(as_location(place)):
         swept = app.gc(workspace, grace_s=grace_s, dry_run=dry_run)
         documents.append(
             {

@@ -11,15 +11,15 @@ from intermission.cli.options import (
     AsJson,
     JobName,
     LedgerUrl,
-    Place,
+    Location,
     ServerUrl,
     Verbose,
     open_app,
 )
 
 if TYPE_CHECKING:
-    from intermission.app import Found
     from intermission.model import TaskRow, TaskState
+    from intermission.operations import Found
 
 
 def inspect(
@@ -32,7 +32,7 @@ def inspect(
         list[str] | None,
         typer.Option(metavar="STATE", help="Only tasks in this state. Repeatable."),
     ] = None,
-    place: Place = HERE,
+    place: Location = HERE,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
     server: ServerUrl = None,
@@ -42,8 +42,8 @@ def inspect(
 
     A job's tasks with their states and errors; a task's receipt, files, logs and history.
     """
-    from intermission.app import find_job, find_task
     from intermission.cli.jsonout import emit, job_fields, task_fields
+    from intermission.operations import find_job, find_task
 
     states = _states(state or [])
     with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
@@ -73,7 +73,7 @@ def _states(names: list[str]) -> list[TaskState]:
 
 
 def _print_job(found: Found, rows: list[TaskRow]) -> None:
-    from intermission.cli.wording import near, table
+    from intermission.cli.formatting import near, table
 
     job = found.row.job
     print(f"job       {job.key}")
@@ -92,8 +92,9 @@ def _print_job(found: Found, rows: list[TaskRow]) -> None:
 def _task_document(found: Found, row: TaskRow) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from intermission.app.look import event_fields, history_of, logs_of, receipt_of, why
     from intermission.cli.jsonout import task_fields
+    from intermission.composition.documents import event_fields
+    from intermission.operations.inspect import history_of, logs_of, receipt_of, why
 
     known = receipt_of(found, row)
     receipt: dict[str, Any] | None = None
@@ -112,7 +113,7 @@ def _task_document(found: Found, row: TaskRow) -> dict[str, Any]:
 def _print_task(document: dict[str, Any]) -> None:
     import json
 
-    from intermission.cli.wording import size
+    from intermission.cli.formatting import size
 
     for name in ("task", "key", "state", "attempts", "started", "ended", "why", "error", "message"):
         if document[name] is not None:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from intermission.app import Found, RunReport, SourceRun
     from intermission.errors import IntermissionError
     from intermission.model import JobRow, TaskRow
+    from intermission.operations import Found, RunReport, SourceRun
 
 VERSION = 1
 
@@ -37,7 +37,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def when(at_ms: int | None) -> str | None:
-    from intermission.app.look import timestamp
+    from intermission.composition.documents import timestamp
 
     return None if at_ms is None else timestamp(at_ms)
 
@@ -103,12 +103,12 @@ def source_fields(run: SourceRun) -> dict[str, Any]:
         "job": None if run.job is None else run.job.key,
         "state": state if run.error is None else "failed",
         "total": 0 if row is None else row.total(),
-        "reused": run.reused + run.tally.adopted.total(),
-        "executed": run.tally.executed.total(),
+        "reused": run.reused + run.stats.adopted.total(),
+        "executed": run.stats.executed.total(),
         "steps": {} if row is None else steps_fields(row),
         "outputs": [str(path) for path in run.outputs],
         "failures": [task_fields(failed) for failed in run.failures],
-        "warnings": list(run.tally.warnings),
+        "warnings": list(run.stats.warnings),
         "error": None if run.error is None else error_fields(run.error),
     }
 

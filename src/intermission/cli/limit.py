@@ -10,7 +10,7 @@ from intermission.cli.command import say
 from intermission.cli.options import AsJson, LedgerUrl, ServerUrl, Verbose, open_app
 
 if TYPE_CHECKING:
-    from intermission.app.fleet import Fleet
+    from intermission.composition.fleet import Fleet
 
 Bound = Annotated[
     str, typer.Argument(metavar="NAME", help="pipeline:NAME, label:NAME, or a job by its key.")
@@ -38,9 +38,9 @@ def limit(
 
     Over all workers of a shared ledger. Without a name: list the limits.
     """
-    from intermission.app.fleet import Fleet
+    from intermission.cli.formatting import table
     from intermission.cli.jsonout import emit
-    from intermission.cli.wording import table
+    from intermission.composition.fleet import Fleet
     from intermission.errors import UsageError
     from intermission.model import Limit
 
@@ -96,7 +96,7 @@ def _set_paused(
 ) -> str:
     from dataclasses import replace
 
-    from intermission.app.fleet import Fleet
+    from intermission.composition.fleet import Fleet
     from intermission.model import Limit
 
     fleet = Fleet(open_app(verbose, ledger=ledger, server=server).settings)
@@ -112,7 +112,7 @@ def _paused(fleet: Fleet, name: str) -> bool:
 
 def _name(fleet: Fleet, name: str) -> str:
     """The whole name of a limit; a job may be named by its key's beginning or its source."""
-    from intermission.app import find_job
+    from intermission.operations import find_job
 
     kind, colon, rest = name.partition(":")
     if colon and kind in ("pipeline", "label"):

@@ -14,7 +14,7 @@ from intermission.cli.options import (
     AsJson,
     JobName,
     LedgerUrl,
-    Place,
+    Location,
     ServerUrl,
     TaskName,
     Verbose,
@@ -28,7 +28,7 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option(metavar="N", help="Which attempt; the latest unless given.")
     ] = None,
-    place: Place = HERE,
+    place: Location = HERE,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
     server: ServerUrl = None,
@@ -38,10 +38,10 @@ def logs(
 
     Its output, its log lines, and the traceback it failed with.
     """
-    from intermission.app import find_job, find_task
-    from intermission.app.look import logs_of
     from intermission.cli.jsonout import emit
     from intermission.errors import UsageError
+    from intermission.operations import find_job, find_task
+    from intermission.operations.inspect import logs_of
 
     with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
         row = find_task(found, task)

@@ -46,12 +46,12 @@ def ls(
     """
     from itertools import islice
 
-    from intermission.app import all_jobs
-    from intermission.app.places import is_url
+    from intermission.cli.formatting import near, table
     from intermission.cli.jsonout import emit, error_fields, job_fields, when
-    from intermission.cli.wording import near, table
+    from intermission.composition.locations import is_url
     from intermission.errors import EnvironmentFault, LedgerError, UsageError
     from intermission.model import TaskState
+    from intermission.operations import all_jobs
 
     if not is_url(place) and not Path(place).is_dir():
         raise UsageError(f"{place} is not a folder.", remedy="Name the folder of the sources.")

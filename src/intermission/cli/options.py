@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from intermission.app import App
+    from intermission.operations import App
     from intermission.pipeline import Pipeline
 
 Verbose = Annotated[
@@ -19,7 +19,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 AsJsonLines = Annotated[
     bool, typer.Option("--jsonl", help="Print one JSON event a line on standard output.")
 ]
-Place = Annotated[
+Location = Annotated[
     str,
     typer.Option("--in", metavar="PLACE", help="Look for jobs in this folder or URL and below."),
 ]
@@ -94,7 +94,7 @@ HERE = "."
 
 def open_app(verbose: bool = False, **flags: Any) -> App:
     """The app with the settings that hold here; flags that are None were not given."""
-    from intermission.app import App
+    from intermission.operations import App
     from intermission.settings import load_settings
     from intermission.telemetry import configure_logging
 

@@ -47,6 +47,7 @@ def plan(
     Without a source: the pipeline's steps and parameters.
     """
     from intermission.cli.jsonout import emit
+    from intermission.operations.forecast import forecast
     from intermission.pipeline import load
     from intermission.pipeline.load import resolve
 
@@ -61,8 +62,8 @@ def plan(
     loaded.bind(params)
     documents: list[dict[str, Any]] = []
     for path in app.sources(places, include or (), loaded.output):
-        job, forecast = app.forecast(loaded, resolve(pipeline), path, params)
-        document = _document(path, job, forecast)
+        job, expected = forecast(app, loaded, resolve(pipeline), path, params)
+        document = _document(path, job, expected)
         documents.append(document)
         if not as_json:
             _print(document, tasks)
@@ -95,11 +96,11 @@ def _document(path: object, job: Job, forecast: Iterable[tuple[Task, bool, str]]
 
 
 def _print(document: dict[str, Any], every_task: bool) -> None:
-    from intermission.app.places import as_place
-    from intermission.cli.wording import count, near
+    from intermission.cli.formatting import count, near
+    from intermission.composition.locations import as_location
 
     print(
-        f"{near(as_place(document['source']))}: would run {count(document['run'], 'task')}, "
+        f"{near(as_location(document['source']))}: would run {count(document['run'], 'task')}, "
         f"reuse {document['reuse']:,} (job {document['job'][:10]})"
     )
     if every_task:

@@ -38,10 +38,10 @@ def prune(
     They leave the shared ledger, with their tasks and events. Receipts, artifacts and outputs
     stay: whoever submits such a job again finds it finished.
     """
-    from intermission.app.fleet import Fleet
-    from intermission.app.retention import forget_if_old, old_jobs
+    from intermission.cli.formatting import count, table
     from intermission.cli.jsonout import emit, when
-    from intermission.cli.wording import count, table
+    from intermission.composition.fleet import Fleet
+    from intermission.services.retention import forget_if_old, old_jobs
 
     age_s, states = _age_s(older_than), _states(state or ())
     fleet = Fleet(open_app(verbose, ledger=ledger, server=server).settings)
@@ -79,8 +79,8 @@ def _age_s(text: str) -> float:
 
 
 def _states(names: Collection[str]) -> Collection[JobState]:
-    from intermission.app.retention import ENDED
     from intermission.errors import ParameterError
+    from intermission.services.retention import ENDED
 
     chosen = [state for state in ENDED if state in names]
     if unknown := set(names) - set(ENDED):

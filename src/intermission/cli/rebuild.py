@@ -18,10 +18,10 @@ def rebuild(
 
     For a ledger that is damaged or lost; `run` does what is left.
     """
-    from intermission.app.places import as_place
     from intermission.cli.jsonout import emit
+    from intermission.composition.locations import as_location
 
-    place = as_place(source)
+    place = as_location(source)
     jobs = open_app(verbose).rebuild(place)
     if as_json:
         found = [

@@ -27,9 +27,9 @@ def register(
     Its key is printed on standard output, once: give it to the worker as INTERMISSION_SERVER_KEY.
     Needs the server's admin secret.
     """
-    from intermission.app.fleet import register_worker
     from intermission.cli.jsonout import emit
     from intermission.errors import UsageError
+    from intermission.operations.worker import register_worker
 
     settings = open_app(verbose, server=server, can=tuple(can) if can else None).settings
     if settings.server is None or settings.admin_secret is None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intermission.cli.command import AGAIN, say
-from intermission.cli.wording import count, duration, near
+from intermission.cli.formatting import count, duration, near
 
 if TYPE_CHECKING:
-    from intermission.app import RunReport, SourceRun
+    from intermission.operations import RunReport, SourceRun
 
 INTERRUPTED = 75
 SOME_FAILED = 3
@@ -49,8 +49,8 @@ def print_summary(report: RunReport, took_s: float) -> None:
 
 def _tasks_line(report: RunReport, took_s: float) -> str:
     total = sum(run.row.total() for run in report.sources if run.row)
-    reused = sum(run.reused + run.tally.adopted.total() for run in report.sources)
-    executed = sum(run.tally.executed.total() for run in report.sources)
+    reused = sum(run.reused + run.stats.adopted.total() for run in report.sources)
+    executed = sum(run.stats.executed.total() for run in report.sources)
     line = f"reused {reused:,} of {count(total, 'task')}, ran {executed:,} in {duration(took_s)}"
     if len(report.sources) > 1:
         done = sum(run.done for run in report.sources)

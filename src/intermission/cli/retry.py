@@ -14,7 +14,7 @@ from intermission.cli.options import (
     AsJsonLines,
     JobName,
     LedgerUrl,
-    Place,
+    Location,
     ServerUrl,
     Verbose,
     open_app,
@@ -33,7 +33,7 @@ def retry(
     slots: Annotated[
         int | None, typer.Option(metavar="N", help="How many tasks run at a time.")
     ] = None,
-    place: Place = HERE,
+    place: Location = HERE,
     as_json: AsJson = False,
     as_jsonl: AsJsonLines = False,
     ledger: LedgerUrl = None,
@@ -46,14 +46,14 @@ def retry(
     or cancelled task. Whatever depends on them runs again too. With a shared ledger, its workers
     go on with them.
     """
-    from intermission.app import find_job, find_task, start_guardian
-    from intermission.app.again import put_back
+    from intermission.cli.formatting import count
     from intermission.cli.run import carry_out
-    from intermission.cli.wording import count
+    from intermission.operations import find_job, find_task, start_reaper
+    from intermission.operations.retry import put_back
 
     app = open_app(verbose, ledger=ledger, server=server, slots=slots)
     whole = fresh and not task
-    guardian = start_guardian()
+    reaper = start_reaper()
     try:
         with find_job(app, job, place, write=True) as found:
             known = found.row.job
@@ -62,10 +62,10 @@ def retry(
                 changed = put_back(found, rows, fresh=fresh)
                 say(f"{count(changed, 'task')} put back")
         if app.shared is not None and not whole:
-            guardian.close()
+            reaper.close()
             return 0
     except BaseException:
-        guardian.close()
+        reaper.close()
         raise
     return carry_out(
         app,
@@ -76,5 +76,5 @@ def retry(
         as_jsonl=as_jsonl,
         fresh=whole,
         expected=known.key,
-        guardian=guardian,
+        reaper=reaper,
     )

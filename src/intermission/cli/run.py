@@ -33,7 +33,7 @@ from intermission.cli.options import (
 from intermission.errors import UsageError
 
 if TYPE_CHECKING:
-    from intermission.app import App, Reporter, RunReport
+    from intermission.operations import App, Reporter, RunReport
     from intermission.pipeline import Pipeline
 
     class Display(Reporter, Protocol):
@@ -123,8 +123,8 @@ def carry_out(
     **how: Any,
 ) -> int:
     """Run, show the progress, print the outcome; the exit code."""
-    from intermission.app import run as run_sources
     from intermission.cli.report import exit_code
+    from intermission.operations import run as run_sources
 
     started_s = time.monotonic()
     display = _display(ref, as_jsonl)
@@ -150,17 +150,17 @@ def _conclude(report: RunReport, took_s: float, as_json: bool) -> None:
 def _display(ref: str, as_jsonl: bool) -> Display:
     """Bars for a terminal, lines for a pipe, events for a program."""
     if as_jsonl:
-        from intermission.cli.lines import JsonLinesReporter
+        from intermission.cli.jsonl_reporter import JsonLinesReporter
 
         return JsonLinesReporter()
     if sys.stderr.isatty():
         from rich.console import Console
 
-        from intermission.cli.progress import RichReporter
+        from intermission.cli.rich_reporter import RichReporter
 
         console = Console(stderr=True, highlight=False)
         if not console.is_dumb_terminal:
             return RichReporter(console, ref.rpartition(":")[2] or ref)
-    from intermission.cli.plain import PlainReporter
+    from intermission.cli.plain_reporter import PlainReporter
 
     return PlainReporter()

@@ -9,20 +9,20 @@ from intermission.cli.options import (
     AsJson,
     JobName,
     LedgerUrl,
-    Place,
+    Location,
     ServerUrl,
     Verbose,
     open_app,
 )
 
 if TYPE_CHECKING:
-    from intermission.app.groups import Group
     from intermission.model import JobRow, TaskRow
+    from intermission.operations.rendition_progress import Group
 
 
 def status(
     job: JobName,
-    place: Place = HERE,
+    place: Location = HERE,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
     server: ServerUrl = None,
@@ -33,11 +33,11 @@ def status(
     Its tasks by step and state, its groups (such as the qualities of a film), and the tasks that
     are running.
     """
-    from intermission.app import find_job
-    from intermission.app.groups import group_fields, groups_of
+    from intermission.cli.formatting import near
     from intermission.cli.jsonout import emit, job_fields, task_fields, when
-    from intermission.cli.wording import near
     from intermission.model import HELD, JobState
+    from intermission.operations import find_job
+    from intermission.operations.rendition_progress import group_fields, groups_of
 
     with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
         row = found.row
@@ -62,7 +62,7 @@ def status(
 
 def print_counts(row: JobRow) -> None:
     """One line a step, one column a state that occurs."""
-    from intermission.cli.wording import table
+    from intermission.cli.formatting import table
     from intermission.model import TaskState
 
     states = [state for state in TaskState if row.total(state)]
@@ -76,7 +76,7 @@ def print_counts(row: JobRow) -> None:
 
 def print_groups(groups: list[Group]) -> None:
     """One line a group: its state, how much of it is done, and why it is as it is."""
-    from intermission.cli.wording import table
+    from intermission.cli.formatting import table
 
     for by, unit in dict.fromkeys((group.by, group.unit) for group in groups):
         rows = [

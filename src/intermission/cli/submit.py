@@ -25,8 +25,8 @@ from intermission.cli.options import (
 from intermission.errors import IntermissionError, UsageError
 
 if TYPE_CHECKING:
-    from intermission.app.fleet import Fleet
-    from intermission.app.places import Place
+    from intermission.composition.fleet import Fleet
+    from intermission.composition.locations import Location
 
 
 def submit(
@@ -62,7 +62,7 @@ def submit(
     """
     refuse_option(pipeline)
     settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
-    from intermission.app.fleet import Fleet
+    from intermission.composition.fleet import Fleet
     from intermission.pipeline import load
 
     loaded = load(pipeline)
@@ -92,14 +92,14 @@ def _moment(text: str | None) -> int:
 def _submit_all(
     fleet: Fleet,
     pipeline: str,
-    places: Sequence[Place],
+    places: Sequence[Location],
     params: dict[str, str],
     how: dict[str, int],
     as_json: bool,
 ) -> int:
     from intermission.cli.command import complain
+    from intermission.cli.formatting import near
     from intermission.cli.jsonout import emit, error_fields
-    from intermission.cli.wording import near
 
     documents: list[dict[str, object]] = []
     failed: IntermissionError | None = None

@@ -14,7 +14,7 @@ from intermission.cli.options import (
     AsJsonLines,
     JobName,
     LedgerUrl,
-    Place,
+    Location,
     ServerUrl,
     Verbose,
     open_app,
@@ -22,9 +22,9 @@ from intermission.cli.options import (
 from intermission.cli.streams import reader_left
 
 if TYPE_CHECKING:
-    from intermission.app import Found
-    from intermission.app.groups import Group
     from intermission.model import Event, JobRow
+    from intermission.operations import Found
+    from intermission.operations.rendition_progress import Group
 
 EVERY_S = 0.3
 REMOTE_EVERY_S = 2.0
@@ -32,7 +32,7 @@ REMOTE_EVERY_S = 2.0
 
 def watch(
     job: JobName,
-    place: Place = HERE,
+    place: Location = HERE,
     after: Annotated[
         int | None,
         typer.Option(metavar="SEQ", help="Begin after this event; 0 tells everything."),
@@ -47,12 +47,12 @@ def watch(
     Every change of its tasks is told, whichever process made it. The exit code is the job's:
     0 done, 1 failed or cancelled.
     """
-    from intermission.app import find_job
-    from intermission.app.groups import Group, group_fields
-    from intermission.app.look import event_fields, last_event
     from intermission.cli.jsonout import emit, job_fields, when
     from intermission.cli.status import print_counts
+    from intermission.composition.documents import event_fields, last_event
     from intermission.model import JobState
+    from intermission.operations import find_job
+    from intermission.operations.rendition_progress import Group, group_fields
 
     app = open_app(verbose, ledger=ledger, server=server)
 
@@ -96,9 +96,9 @@ def _follow(
 
     After those of a look, the groups that they changed.
     """
-    from intermission.app.groups import GroupNews
-    from intermission.app.look import events_after
+    from intermission.composition.documents import events_after
     from intermission.model import JobState
+    from intermission.operations.rendition_progress import GroupNews
 
     news: GroupNews | None = None
     while True:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from intermission.cli.command import complain, say
+from intermission.cli.formatting import near
 from intermission.cli.options import (
     Include,
     LedgerUrl,
@@ -23,11 +24,10 @@ from intermission.cli.options import (
     parse_params,
     refuse_option,
 )
-from intermission.cli.wording import near
 from intermission.errors import IntermissionError, UsageError
 
 if TYPE_CHECKING:
-    from intermission.app.places import Place
+    from intermission.composition.locations import Location
     from intermission.model import Job
 
 
@@ -79,10 +79,10 @@ def watch_folder(
     """
     refuse_option(pipeline)
     settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
-    from intermission.app.fleet import Fleet
-    from intermission.app.folder_watch import FolderWatch
-    from intermission.app.watching import Watching, watch_of
+    from intermission.composition.fleet import Fleet
     from intermission.pipeline import load
+    from intermission.services.folder_watch import FolderWatch
+    from intermission.services.watch_scheduler import Watching, watch_of
 
     folders, own = own_options(places, load(pipeline))
     if not folders:
@@ -107,12 +107,12 @@ class _Terminal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def submitted(self, place: Place, job: Job) -> None:
+    def submitted(self, place: Location, job: Job) -> None:
         with self._lock:  # a key and the end of its line are two writes
             say(f"{near(place)}: submitted")
             print(job.key, flush=True)
 
-    def failed(self, place: Place, error: IntermissionError) -> None:
+    def failed(self, place: Location, error: IntermissionError) -> None:
         complain(f"{near(place)}: {error}")
 
     def away(self, name: str, error: IntermissionError) -> None:

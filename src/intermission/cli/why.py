@@ -7,7 +7,7 @@ from intermission.cli.options import (
     AsJson,
     JobName,
     LedgerUrl,
-    Place,
+    Location,
     ServerUrl,
     TaskName,
     Verbose,
@@ -18,19 +18,19 @@ from intermission.cli.options import (
 def why(
     job: JobName,
     task: TaskName,
-    place: Place = HERE,
+    place: Location = HERE,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
     server: ServerUrl = None,
     verbose: Verbose = False,
 ) -> None:
     """Say in one line why a task ran, was reused, or has not run."""
-    from intermission.app import find_job, find_task, look
     from intermission.cli.jsonout import emit
+    from intermission.operations import find_job, find_task, inspect
 
     with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
         row = find_task(found, task)
-        line = look.why(found, row)
+        line = inspect.why(found, row)
     if as_json:
         emit({"event": "why", "task": row.name, "state": str(row.state), "why": line})
     else:

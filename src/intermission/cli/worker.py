@@ -38,10 +38,10 @@ def worker(
     As many workers as you like, on as many machines. Ctrl-C or SIGTERM: no new task is begun,
     those that can end in time do, and the others go on elsewhere.
     """
-    from intermission.app.fleet import work
     from intermission.cli.command import say
-    from intermission.cli.wording import count
+    from intermission.cli.formatting import count
     from intermission.fleet import FleetWorker
+    from intermission.operations.worker import work
 
     settings = open_app(
         verbose,

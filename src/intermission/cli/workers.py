@@ -12,7 +12,7 @@ from intermission.cli.options import AsJson, LedgerUrl, ServerUrl, Verbose, open
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from intermission.app.workers import SeenWorker
+    from intermission.operations.workers import SeenWorker
 
 
 def workers(
@@ -38,9 +38,9 @@ def workers(
     The registered ones by their heartbeats; others that hold a lease are busy. With --revoke or
     --rotate: one worker's key. A server is asked with its admin secret.
     """
-    from intermission.app.workers import list_workers, revoke_worker, rotate_key
     from intermission.cli.jsonout import emit
     from intermission.errors import UsageError
+    from intermission.operations.workers import list_workers, revoke_worker, rotate_key
 
     settings = open_app(verbose, ledger=ledger, server=server).settings
     if revoke is not None and rotate is not None:
@@ -67,7 +67,7 @@ def workers(
 
 
 def _table(seen: Sequence[SeenWorker]) -> str:
-    from intermission.cli.wording import table
+    from intermission.cli.formatting import table
 
     rows = [
         (

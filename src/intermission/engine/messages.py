@@ -22,7 +22,7 @@ _completion_fields = attrgetter(*Completion.__match_args__)
 
 
 @dataclass(frozen=True)
-class Orders:
+class JobContext:
     """How a slot works on one job: sent once, before its first task."""
 
     name: str

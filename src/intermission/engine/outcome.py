@@ -39,7 +39,7 @@ class Deferral(NamedTuple):
     timeout_s: float
 
 
-class Spoiled(NamedTuple):
+class CorruptInput(NamedTuple):
     """An input's bytes are not what its receipt says; the task itself has done nothing."""
 
     task_id: int
@@ -50,7 +50,7 @@ class Spoiled(NamedTuple):
     message: str
 
 
-class Faulted(NamedTuple):
+class HostFault(NamedTuple):
     """The machine is at fault, not the task: the attempt does not count."""
 
     task_id: int
@@ -66,5 +66,5 @@ class Progressed(NamedTuple):
     fraction: float
 
 
-Trouble = Failed | Deferral | Spoiled | Faulted
+Trouble = Failed | Deferral | CorruptInput | HostFault
 Outcome = Finished | Trouble

@@ -61,10 +61,12 @@ def publish(
     scratch: Path,
 ) -> list[str]:
     """Copy a task's files to the outputs, where they are not already. Their names."""
-    has_versions = spec.front or VERSION in (spec.publish or "")
+    has_versions = spec.entrypoints or VERSION in (spec.publish or "")
     version = version_of(store, job) if has_versions else ""
     names: list[str] = []
-    if spec.front:  # before its files lead here, so that they are never called former meanwhile
+    if (
+        spec.entrypoints
+    ):  # before its files lead here, so that they are never called former meanwhile
         change_versions(store, job.pipeline, lambda was: _without(was, job.key))
     for file in files:
         if file.name == RESULT_NAME:
@@ -73,14 +75,14 @@ def publish(
         names.append(name)
         stat = outputs.stat(name)
         known = memory_of(store, name) if stat is not None else {}
-        if known.get("front") and not spec.front:
+        if known.get("front") and not spec.entrypoints:
             continue
         data, sha256 = None, file.sha256
-        if spec.front:
+        if spec.entrypoints:
             text = fetch_file(store, file, scratch).read_bytes()
             data = text.replace(VERSION.encode(), version.encode())
             sha256 = hashlib.sha256(data).hexdigest()
-        wanted = {"sha256": sha256, "job": job.key, "front": spec.front}
+        wanted = {"sha256": sha256, "job": job.key, "front": spec.entrypoints}
         if stat is not None and known == {**wanted, "version": stat.version}:
             continue
         reached("before-publish")
@@ -88,7 +90,7 @@ def publish(
         memory = json.dumps({**wanted, "version": stat.version})
         store.replace(memory_key(name), memory.encode())
         reached("after-publish")
-    if spec.front:
+    if spec.entrypoints:
         change_versions(store, job.pipeline, lambda was: _led_by(was, job.key))
     return names
 

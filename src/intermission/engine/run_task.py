@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from intermission.engine.plan import parts, together, with_gaps
+from intermission.engine.planning import parts, together, with_skipped
 from intermission.engine.publish import publish
 from intermission.engine.receipt import (
     FetchedFiles,
@@ -82,10 +82,10 @@ class Hooks:
 def run_task(work: Work, lease: Lease, hooks: Hooks, batch: Sequence[Lease] = ()) -> Completion:
     """Run a task of a batch, or adopt the receipt it already has."""
     spec = work.specs[lease.step]
-    if spec.light:
+    if not spec.durable:
         result = _call(work, spec, lease, hooks, None, batch)
         return Completion(lease.task_id, lease.fence, result, key=lease.key)
-    key = with_gaps(lease.key, gaps(lease))
+    key = with_skipped(lease.key, skipped_inputs(lease))
     receipt = adopt(work.store, spec.name, key, work.scratch)
     adopted = receipt is not None
     if receipt is None:
@@ -118,9 +118,9 @@ def finish_deferred(work: Work, lease: Lease, result: str) -> Completion:
     value = step.decode(result, {})
     if step.plans is not None:  # whoever found the chunks, they are checked and put in order
         result = step.encode(value, None)
-    if spec.light:
+    if not spec.durable:
         return Completion(lease.task_id, lease.fence, result, key=lease.key)
-    key = with_gaps(lease.key, gaps(lease))
+    key = with_skipped(lease.key, skipped_inputs(lease))
     attempt = new_attempt(lease.fence)
     prefix = attempt_prefix(spec.name, key, attempt)
     folder = work.store.local_path(prefix) or work.scratch / prefix
@@ -167,7 +167,7 @@ def _key(output: Output | None) -> str:
     return "gap" if output is None else output.task_key
 
 
-def gaps(lease: Lease) -> list[str]:
+def skipped_inputs(lease: Lease) -> list[str]:
     """Where a fan-in's inputs are gaps, as `param:index`."""
     return [
         f"{param}:{index}"
@@ -201,7 +201,7 @@ def _call(
             log=hooks.log,
             report=hooks.report,
             is_cancelled=hooks.is_cancelled,
-            together=_unfinished(work, spec, step, batch) if spec.together else (),
+            batch=_unfinished(work, spec, step, batch) if spec.batch_by else (),
         )
     reached("before-step")
     result = step.function(**arguments)

@@ -22,15 +22,15 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
 
-from intermission.engine.messages import Batch, Cancel, Orders, Said
+from intermission.engine.messages import Batch, Cancel, JobContext, Said
 from intermission.engine.outcome import (
+    CorruptInput,
     Deferral,
     Failed,
-    Faulted,
     Finished,
+    HostFault,
     Outcome,
     Progressed,
-    Spoiled,
 )
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.errors import (
@@ -67,7 +67,7 @@ def main(connection: Connection) -> None:
 class _Slot:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._orders: dict[str, Orders] = {}
+        self._orders: dict[str, JobContext] = {}
         self._works: dict[str, Work] = {}
         self._log = _TaskLog()
         self._lease: Lease | None = None
@@ -87,7 +87,7 @@ class _Slot:
                 message = self._connection.recv()
             except (EOFError, OSError):
                 return
-            if isinstance(message, Orders):
+            if isinstance(message, JobContext):
                 self._orders[message.name] = message
             elif isinstance(message, Batch):
                 self._sent_at = time.monotonic()  # the first end may wait as long as any other
@@ -107,7 +107,7 @@ class _Slot:
             self._unsent = []
         self._sent_at = time.monotonic()
 
-    def _run_one(self, orders: Orders, lease: Lease) -> Outcome:
+    def _run_one(self, orders: JobContext, lease: Lease) -> Outcome:
         started = time.monotonic()
         try:
             self._log.begin(orders, lease)
@@ -117,14 +117,16 @@ class _Slot:
         except Deferred as e:
             return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)
         except CorruptArtifact as e:
-            return Spoiled(lease.task_id, lease.fence, e.task_key, e.key, str(e))
+            return CorruptInput(lease.task_id, lease.fence, e.task_key, e.key, str(e))
         except EnvironmentFault as e:
-            return Faulted(lease.task_id, lease.fence, e.message, e.remedy, e.exit_code)
+            return HostFault(lease.task_id, lease.fence, e.message, e.remedy, e.exit_code)
         except OSError as e:
             if e.errno not in MACHINE_ERRNOS:
                 return self._failed(lease, e)
             fault = fault_from_os(e, f"running {lease.step}", EnvironmentFault)
-            return Faulted(lease.task_id, lease.fence, fault.message, fault.remedy, fault.exit_code)
+            return HostFault(
+                lease.task_id, lease.fence, fault.message, fault.remedy, fault.exit_code
+            )
         except Exception as e:
             return self._failed(lease, e)
         finally:
@@ -139,7 +141,7 @@ class _Slot:
         self._log.warnings()
         return Failed(lease.task_id, lease.fence, type(e).__name__, message, permanent, wait_s)
 
-    def _work(self, orders: Orders) -> Work:
+    def _work(self, orders: JobContext) -> Work:
         job = orders.job
         if orders.name not in self._works:
             use(orders.settings)
@@ -210,7 +212,7 @@ class _TaskLog(io.TextIOBase):
     """
 
     def __init__(self) -> None:
-        self._attempt: tuple[Orders, Lease] | None = None
+        self._attempt: tuple[JobContext, Lease] | None = None
         self._fd: int | None = None
         self._path = ""
         self._last: tuple[int, str] | None = None
@@ -226,9 +228,9 @@ class _TaskLog(io.TextIOBase):
         self._warned = _Warnings()
         self.logger.addHandler(self._warned)
 
-    def begin(self, orders: Orders, lease: Lease) -> None:
+    def begin(self, orders: JobContext, lease: Lease) -> None:
         self._attempt = orders, lease
-        if orders.job.step(lease.step).light:
+        if not orders.job.step(lease.step).durable:
             self.close_last()
         else:
             self._open()

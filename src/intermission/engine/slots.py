@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
-from intermission.engine.guardian import Guardian
-from intermission.engine.messages import Batch, Cancel, Orders
+from intermission.engine.messages import Batch, Cancel, JobContext
 from intermission.engine.outcome import Ends, Progressed, Trouble
+from intermission.engine.reaper import Reaper
 from intermission.model import Completion, Lease
 
 Ended = tuple[Lease, Completion, float, tuple[str, ...]]
@@ -89,10 +89,10 @@ class Slot:
 
 
 class Slots:
-    """Up to `limit` slots, forked by the guardian when they are first needed."""
+    """Up to `limit` slots, forked by the reaper when they are first needed."""
 
-    def __init__(self, guardian: Guardian, limit: int) -> None:
-        self._guardian = guardian
+    def __init__(self, reaper: Reaper, limit: int) -> None:
+        self._reaper = reaper
         self._limit = limit
         self._slots: dict[int, Slot] = {}
         self._next = 0
@@ -118,7 +118,7 @@ class Slots:
         for slot in self._slots.values():
             if not slot.busy and not slot.killed:
                 return slot
-        slot = Slot(self._next, self._guardian.spawn(self._next), os.pipe())
+        slot = Slot(self._next, self._reaper.spawn(self._next), os.pipe())
         os.set_blocking(slot.tokens[0], False)
         with suppress(OSError):  # if it is dead by now, its end will be reported
             send_handle(slot.connection, slot.tokens[0], 0)
@@ -126,10 +126,10 @@ class Slots:
         self._slots[slot.no] = slot
         return slot
 
-    def send(self, slot: Slot, orders: Orders, leases: list[Lease], now_s: float) -> None:
+    def send(self, slot: Slot, orders: JobContext, leases: list[Lease], now_s: float) -> None:
         """Hand a batch to a slot. If it is dead by now, its end will be reported."""
         spec = orders.job.step(leases[0].step)
-        counted = len(leases) if not spec.light and not spec.together else 0
+        counted = len(leases) if spec.durable and not spec.batch_by else 0
         slot.orders = orders.name
         slot.batch = {lease.task_id: lease for lease in leases}
         slot.started_s = now_s
@@ -146,7 +146,7 @@ class Slots:
     def hear(self, slot: Slot) -> list[Ends | Trouble | Progressed]:
         """Everything a slot has said so far."""
         said: list[Ends | Trouble | Progressed] = []
-        with suppress(EOFError, OSError):  # the guardian will say how it ended
+        with suppress(EOFError, OSError):  # the reaper will say how it ended
             while slot.connection.poll():
                 said += slot.connection.recv()
         return said
@@ -154,15 +154,15 @@ class Slots:
     def kill(self, slot: Slot, verdict: str) -> None:
         if not slot.killed:
             slot.verdict, slot.killed, slot.deadline_s = verdict, True, None
-            self._guardian.kill(slot.no)
+            self._reaper.kill(slot.no)
 
     def kill_now(self, slot: Slot) -> None:
         """For another thread: kill without touching the books; the end will be reported."""
-        self._guardian.kill(slot.no)
+        self._reaper.kill(slot.no)
 
     def ended(self) -> list[tuple[Slot, str]]:
         """Slots that ended since last asked, each with how it ended."""
-        return [(self._slots.pop(no), _how(status)) for no, status in self._guardian.ended()]
+        return [(self._slots.pop(no), _how(status)) for no, status in self._reaper.ended()]
 
 
 def _how(status: int) -> str:

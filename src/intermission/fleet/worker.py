@@ -16,17 +16,17 @@ from itertools import groupby
 from random import uniform
 from typing import Any
 
-from intermission.engine.assignment import Assignment
-from intermission.engine.guardian import Guardian
-from intermission.engine.keeper import Held
-from intermission.engine.outcome import Failed, Faulted, Progressed, Spoiled, Trouble
+from intermission.engine.lease_renewer import HeldLease
+from intermission.engine.open_job import OpenJob
+from intermission.engine.outcome import CorruptInput, Failed, HostFault, Progressed, Trouble
+from intermission.engine.reaper import Reaper
 from intermission.engine.slots import Ended
 from intermission.engine.worker import Worker
 from intermission.errors import IntermissionError, LedgerError, LedgerRefused
 from intermission.model import Failure, Lease
-from intermission.ports.bell import Bell
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
+from intermission.ports.notifier import Notifier
 from intermission.settings import Settings
 from intermission.telemetry import reached
 
@@ -50,22 +50,22 @@ class FleetWorker(Worker):
 
     def __init__(
         self,
-        guardian: Guardian,
+        reaper: Reaper,
         settings: Settings,
         ledger: Ledger,
-        open_job: Callable[[str], Assignment],
+        open_job: Callable[[str], OpenJob],
         *,
-        bells: Sequence[Bell] = (),
+        notifiers: Sequence[Notifier] = (),
         clock: Clock | None = None,
         on_tick: Callable[[], None] = lambda: None,
         on_progress: Callable[[int, float], None] = lambda task_id, fraction: None,
     ) -> None:
         """`open_job` makes the assignment of the job with a key; it may raise."""
         leased = settings.model_copy(update={"lease_ttl_s": settings.lease_ttl_s * LEASE_SHARE})
-        super().__init__(guardian, leased, clock=clock, on_tick=on_tick)
+        super().__init__(reaper, leased, clock=clock, on_tick=on_tick)
         self._notice_s = min(settings.lease_ttl_s * NOTICE_SHARE, settings.renew_every_s)
         self._on_progress = on_progress
-        self._bells = bells
+        self._notifiers = notifiers
         self._ledger = ledger
         self._open_job = open_job
         self._ask_at_s = 0.0
@@ -85,7 +85,7 @@ class FleetWorker(Worker):
         """How many slots are at work; for any thread."""
         return self._settings.slots - max(0, self._slots.idle)
 
-    def _take_on(self, assignments: Iterator[Assignment | None]) -> bool:
+    def _take_on(self, open_jobs: Iterator[OpenJob | None]) -> bool:
         if self._drain.reason is not None:
             return False
         now_s = self._clock.monotonic_s()
@@ -143,10 +143,10 @@ class FleetWorker(Worker):
         if self._slots.idle > 0:
             self._idle_s = now_s
         elif now_s - self._idle_s > HOARD_S:
-            for assignment in self._open.values():
-                if assignment.backlog:
-                    self._give_back(assignment, list(assignment.backlog), "no slot was free")
-                    assignment.backlog.clear()
+            for opened in self._open.values():
+                if opened.backlog:
+                    self._give_back(opened, list(opened.backlog), "no slot was free")
+                    opened.backlog.clear()
 
     def _claim_any(self, asked_at_s: float) -> None:
         opened = list(self._open.values())
@@ -170,9 +170,9 @@ class FleetWorker(Worker):
             self._accept(job_key, list(group), asked_at_s)
 
     def _accept(self, job_key: str, leases: list[Lease], asked_at_s: float) -> None:
-        assignment = next((one for one in self._open.values() if one.job.key == job_key), None)
+        opened = next((one for one in self._open.values() if one.job.key == job_key), None)
         try:
-            assignment = assignment or self._opened(job_key)
+            opened = opened or self._opened(job_key)
         except LedgerError:
             raise
         except IntermissionError as e:
@@ -186,32 +186,32 @@ class FleetWorker(Worker):
             )
             return
         deadline_s = asked_at_s + self._settings.lease_ttl_s
-        self._keeper.hold(
-            assignment.name,
-            [Held(lease.task_id, lease.fence, deadline_s, asked_at_s) for lease in leases],
+        self._renewer.hold(
+            opened.name,
+            [HeldLease(lease.task_id, lease.fence, deadline_s, asked_at_s) for lease in leases],
         )
-        assignment.backlog.extend(leases)
+        opened.backlog.extend(leases)
 
-    def _opened(self, job_key: str) -> Assignment:
-        assignment = self._open_job(job_key)
-        self._keeper.open(assignment.name, assignment.workspace)
-        self._open[assignment.name] = assignment
-        return assignment
+    def _opened(self, job_key: str) -> OpenJob:
+        opened = self._open_job(job_key)
+        self._renewer.open(opened.name, opened.workspace)
+        self._open[opened.name] = opened
+        return opened
 
     def _close_unused(self, now_s: float) -> None:
         """Jobs that gave this worker nothing for a while; the ledger knows how they are."""
         busy = {slot.orders for slot in self._slots if slot.busy}
-        for name, assignment in list(self._open.items()):
-            if assignment.backlog or name in busy:
+        for name, opened in list(self._open.items()):
+            if opened.backlog or name in busy:
                 self._used_s[name] = now_s
             elif now_s - self._used_s.setdefault(name, now_s) > KEEP_S:
                 del self._used_s[name]
-                self._end(assignment)
+                self._end(opened)
 
-    def _claim(self, assignment: Assignment) -> None:
+    def _claim(self, opened: OpenJob) -> None:
         """Nothing: what a job has is claimed with everybody else's."""
 
-    def _rescue(self, assignment: Assignment) -> None:
+    def _rescue(self, opened: OpenJob) -> None:
         """Nothing: the ledger is rescued as a whole."""
 
     def _could_dispatch(self) -> bool:
@@ -221,52 +221,52 @@ class FleetWorker(Worker):
             one.ready(self._has_room) for one in self._open.values()
         )
 
-    def _progressed(self, assignment: Assignment, said: Progressed) -> None:
-        super()._progressed(assignment, said)
+    def _progressed(self, opened: OpenJob, said: Progressed) -> None:
+        super()._progressed(opened, said)
         self._on_progress(said.task_id, said.fraction)
 
-    def _record_trouble(self, assignment: Assignment, lease: Lease, outcome: Trouble) -> None:
-        if isinstance(outcome, Failed | Spoiled | Faulted):
+    def _record_trouble(self, opened: OpenJob, lease: Lease, outcome: Trouble) -> None:
+        if isinstance(outcome, Failed | CorruptInput | HostFault):
             log.warning("%s", outcome.message, extra=_about(lease))
-        self._write(partial(super()._record_trouble, assignment, lease, outcome))
+        self._write(partial(super()._record_trouble, opened, lease, outcome))
 
-    def _give_back(self, assignment: Assignment, leases: list[Lease], reason: str) -> None:
-        self._write(partial(super()._give_back, assignment, leases, reason))
+    def _give_back(self, opened: OpenJob, leases: list[Lease], reason: str) -> None:
+        self._write(partial(super()._give_back, opened, leases, reason))
 
-    def _record_finished(self, assignment: Assignment, finished: Sequence[Ended]) -> None:
-        self._write(partial(self._finish, assignment, finished))
+    def _record_finished(self, opened: OpenJob, finished: Sequence[Ended]) -> None:
+        self._write(partial(self._finish, opened, finished))
 
-    def _finish(self, assignment: Assignment, finished: Sequence[Ended]) -> None:
-        super()._record_finished(assignment, finished)
+    def _finish(self, opened: OpenJob, finished: Sequence[Ended]) -> None:
+        super()._record_finished(opened, finished)
         if log.isEnabledFor(logging.INFO):
             for lease, done, took_s, _ in finished:
                 took = {"took_s": round(took_s, 3), "adopted": done.adopted}
                 log.info("done", extra=_about(lease) | took)
         self._ask_at_s = 0.0
-        needed = {edge.upstream for spec in assignment.job.steps for edge in spec.edges}
+        needed = {edge.upstream for spec in opened.job.steps for edge in spec.edges}
         if finished[0][0].step in needed:  # they are of one step
             self._ring()
 
     def _listen(self, readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:
-        bells = self._bells if self._slots.idle > 0 else ()
-        ready = super()._listen([*readers, *bells], timeout_s)
-        for bell in bells:
-            if bell in ready:
-                bell.hear()  # before the ledger is asked: a ring meanwhile is heard then
+        notifiers = self._notifiers if self._slots.idle > 0 else ()
+        ready = super()._listen([*readers, *notifiers], timeout_s)
+        for notifier in notifiers:
+            if notifier in ready:
+                notifier.hear()  # before the ledger is asked: a ring meanwhile is heard then
                 self._ask_at_s = 0.0
         return ready
 
     def _ring(self) -> None:
-        for bell in self._bells:
-            bell.ring()
+        for notifier in self._notifiers:
+            notifier.notify()
 
     def _leave(self) -> None:
         """Give back what was not begun. The jobs go on elsewhere, so nothing is said of them."""
         with suppress(IntermissionError):  # a ledger that is away loses nothing: leases end
             self._catch_up()
-        for assignment in list(self._open.values()):
-            self._give_back(assignment, list(assignment.backlog), self._drain.reason or "")
-            self._end(assignment)
+        for opened in list(self._open.values()):
+            self._give_back(opened, list(opened.backlog), self._drain.reason or "")
+            self._end(opened)
 
 
 def _about(lease: Lease) -> dict[str, Any]:

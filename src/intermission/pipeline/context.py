@@ -50,14 +50,14 @@ class Context:
         log: logging.Logger | None = None,
         report: Callable[[float], None] = _nothing,
         is_cancelled: Callable[[], bool] = _never,
-        together: Sequence[Chunk] = (),
+        batch: Sequence[Chunk] = (),
     ) -> None:
         self.folder = folder
         self.idempotency_key = idempotency_key
         """Equal for every attempt at the same task: pass it on to a paid API."""
         self.attempt = attempt
-        self.together = together
-        """For a step with `together`: the chunks this slot was given at once, in order, without
+        self.batch = batch
+        """For a step with `batch_by`: the chunks this slot was given at once, in order, without
         those that are finished."""
         self.log = log or logging.getLogger("intermission.step")
         self._report = report
@@ -73,8 +73,8 @@ class Context:
             )
         if self.folder is None:
             raise UsageError(
-                f"a light step stores nothing, so it cannot keep {name!r}.",
-                remedy="Remove light=True from the step.",
+                f"a step with durable=False stores nothing, so it cannot keep {name!r}.",
+                remedy="Remove durable=False from the step.",
             )
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

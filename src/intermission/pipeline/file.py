@@ -10,7 +10,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, SerializationInfo, 
 
 
 class Kept(NamedTuple):
-    """The folder of the attempt whose result is being stored; None for a light step."""
+    """The folder of the attempt whose result is stored; None for a step that is not durable."""
 
     folder: Path | None
 
@@ -20,7 +20,7 @@ def _to_name(path: Path, info: SerializationInfo) -> str:
         return str(path)
     folder = info.context.folder
     if folder is None:
-        raise ValueError(f"a light step keeps no file, so {path.name} would be lost")
+        raise ValueError(f"a step with durable=False keeps no file, so {path.name} would be lost")
     if not path.is_relative_to(folder):
         raise ValueError(f"{path} was not made with ctx.out(): only those files are kept")
     if not path.is_file():

@@ -126,22 +126,24 @@ class Pipeline:
             kind = StepKind.REDUCE
         else:
             kind = StepKind.SINGLE
-        if step.gap and kind is not StepKind.MAP:
+        if step.skippable and kind is not StepKind.MAP:
             raise self._wrong(
-                step, 'has on_error="gap" but is not mapped', "Only a chunk can be a gap."
+                step, 'has on_error="skip" but is not mapped', "Only a chunk can be skipped."
             )
-        unknown = set(step.together) - set(step.mapped[1].model_fields if step.mapped else ())
+        unknown = set(step.batch_by) - set(step.mapped[1].model_fields if step.mapped else ())
         if unknown:
             raise self._wrong(
                 step,
-                f"names {unknown.pop()!r} in together, which is no field of its chunk",
+                f"names {unknown.pop()!r} in batch_by, which is no field of its chunk",
                 "Name fields of the chunk it is mapped over.",
             )
-        if step.front and kind in (StepKind.MAP, StepKind.PLAN):
-            raise self._wrong(step, "is the front but is mapped or a plan", "Only one task can be.")
+        if step.entrypoints and kind in (StepKind.MAP, StepKind.PLAN):
+            raise self._wrong(
+                step, "has entrypoints but is mapped or a plan", "Only one task can be."
+            )
         self._check_groups(step)
         publish = step.publish
-        if publish is None and (last or step.front) and kind is not StepKind.PLAN:
+        if publish is None and (last or step.entrypoints) and kind is not StepKind.PLAN:
             publish = f"{step.name}/{{index:05d}}/{{name}}" if step.mapped else "{name}"
         return StepSpec(
             name=step.name,
@@ -157,12 +159,12 @@ class Pipeline:
             timeout_s=step.timeout_s,
             concurrency=step.concurrency,
             retry_delays_s=step.retry_delays_s,
-            light=step.light,
-            gap=step.gap,
+            durable=step.durable,
+            skippable=step.skippable,
             publish=publish,
-            together=step.together,
+            batch_by=step.batch_by,
             groups=step.groups,
-            front=step.front,
+            entrypoints=step.entrypoints,
         )
 
     def _check_groups(self, step: Step) -> None:
@@ -214,10 +216,10 @@ class Pipeline:
             return EdgeKind.SAME
         item = list_item(hint)
         if item is not None and upstream.returns in (item, without_none(item)):
-            if upstream.gap and item == upstream.returns:
+            if upstream.skippable and item == upstream.returns:
                 raise self._wrong(
                     step,
-                    f"takes every result of {upstream.name}, some of which may be gaps",
+                    f"takes every result of {upstream.name}, some of which may be skipped",
                     f"Declare {param} as a list of results or None.",
                 )
             return EdgeKind.ALL

@@ -35,12 +35,12 @@ class Step:
         prefers: str | None,
         concurrency: int | None,
         retry_delays_s: tuple[float, ...] | None,
-        light: bool,
-        on_error: Literal["fail", "gap"],
+        durable: bool,
+        on_error: Literal["fail", "skip"],
         publish: str | None,
-        together: tuple[str, ...],
+        batch_by: tuple[str, ...],
         groups: Groups | None,
-        front: bool,
+        entrypoints: bool,
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -51,21 +51,21 @@ class Step:
         self.prefers = prefers
         self.concurrency = concurrency
         self.retry_delays_s = retry_delays_s
-        self.light = light
-        self.gap = on_error == "gap"
+        self.durable = durable
+        self.skippable = on_error == "skip"
         self.publish = publish
-        self.together = together
+        self.batch_by = batch_by
         self.groups = groups
-        self.front = front
+        self.entrypoints = entrypoints
         counts = {"version": version, "attempts": attempts, "concurrency": concurrency}
         for option, value in counts.items():
             if value is not None and value < 1:
                 raise PipelineError(f"step {self.name}: {option} must be at least 1, not {value}.")
         if timeout_s is not None and timeout_s <= 0:
             raise PipelineError(f"step {self.name}: timeout_s must be above 0, not {timeout_s}.")
-        if on_error not in ("fail", "gap"):
+        if on_error not in ("fail", "skip"):
             raise PipelineError(
-                f"step {self.name}: on_error must be 'fail' or 'gap', not {on_error!r}."
+                f"step {self.name}: on_error must be 'fail' or 'skip', not {on_error!r}."
             )
 
         if publish is not None and not _is_template(publish):
@@ -223,12 +223,12 @@ def step(
     prefers: str | None = None,
     concurrency: int | None = None,
     retry_delays_s: tuple[float, ...] | None = None,
-    light: bool = False,
-    on_error: Literal["fail", "gap"] = "fail",
+    durable: bool = True,
+    on_error: Literal["fail", "skip"] = "fail",
     publish: str | None = None,
-    together: tuple[str, ...] = (),
+    batch_by: tuple[str, ...] = (),
     groups: Groups | None = None,
-    front: bool = False,
+    entrypoints: bool = False,
 ) -> Callable[[Callable[..., Any]], Step]:
     """Make a function a step.
 
@@ -236,19 +236,19 @@ def step(
     are then not reused. `attempts`: total runs before the task fails. `timeout_s`: per
     attempt. `needs`: only workers that offer this label run it. `prefers`: workers that do not
     offer this label run it once it has waited for a minute. `concurrency`: at most so many tasks
-    of this step at a time. `retry_delays_s`: waits between attempts. `light`:
-    cheaper to repeat than to store, so no receipt is written. `on_error="gap"`: a chunk that
+    of this step at a time. `retry_delays_s`: waits between attempts. `durable=False`:
+    cheaper to repeat than to store, so no receipt is written. `on_error="skip"`: a chunk that
     fails for good is None in the fan-in instead of failing the job. `publish`: the name of
     the task's file among the outputs, such as `"chunks/chunk_{index:04d}.txt"`; the last
-    steps of a pipeline publish their files as they are named. `together`: fields of the chunk;
+    steps of a pipeline publish their files as they are named. `batch_by`: fields of the chunk;
     tasks that agree in them run one after the other in one slot, where the first may prepare
-    what the others need: `ctx.together` is the chunks of those left. `groups`: the field of the
+    what the others need: `ctx.batch` is the chunks of those left. `groups`: the field of the
     chunk by which `status` tells tasks apart.
 
     Where `publish` begins with `{version}`, the first job of a source publishes at the top and
-    every other job, with other parameters, in a folder of its own. `front=True`: the step's files
-    are texts that lead to those; `{version}` in them stands for the job's folder. They are
-    published at the top, each in one step, so that what was there works until then.
+    every other job, with other parameters, in a folder of its own. `entrypoints=True`: the
+    step's files are texts that lead to those; `{version}` in them stands for the job's folder.
+    They are published at the top, each in one step, so that what was there works until then.
     """
 
     def wrap(function: Callable[..., Any]) -> Step:
@@ -261,12 +261,12 @@ def step(
             prefers=prefers,
             concurrency=concurrency,
             retry_delays_s=retry_delays_s,
-            light=light,
+            durable=durable,
             on_error=on_error,
             publish=publish,
-            together=together,
+            batch_by=batch_by,
             groups=groups,
-            front=front,
+            entrypoints=entrypoints,
         )
 
     return wrap

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from intermission.model import (
-    Beat,
     Completion,
     Event,
     Failure,
+    Heartbeat,
     Job,
     JobRow,
     JobState,
@@ -59,7 +59,7 @@ class Ledger(Protocol):
         """
         ...
 
-    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
+    def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         """Extend leases whose fence is still current, even late; record progress.
 
         A `leased` task turns `running`. Progress never goes back within an attempt; another
@@ -115,14 +115,14 @@ class Ledger(Protocol):
         """Cancel a job and its unfinished tasks. False if it had already ended."""
         ...
 
-    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+    def invalidate(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
         """Done tasks whose bytes are lost turn `corrupt`; done dependants turn `blocked`.
 
         Returns every task that changed, so that their receipts can be quarantined.
         """
         ...
 
-    def forget(self, job_key: str) -> bool:
+    def delete(self, job_key: str) -> bool:
         """Remove a job and its tasks. False, and no change, while a lease of it is held."""
         ...
 

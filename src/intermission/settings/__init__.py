@@ -31,8 +31,8 @@ from pydantic import (
 )
 
 from intermission.errors import EnvironmentFault, UsageError
-from intermission.settings.overriding import Override
-from intermission.settings.watched import WatchedPlace, from_json, split, wrong_table
+from intermission.settings.parameter_overrides import Override
+from intermission.settings.watch_rules import WatchedPlace, from_json, split, wrong_table
 
 PREFIX = "INTERMISSION_"
 PROJECT_FILE = "intermission.toml"
@@ -190,14 +190,14 @@ class Settings(BaseModel):
     admin_secret: SecretStr | None = Field(
         default=None, description="the secret that a server asks its clients for"
     )
-    bells: Literal["auto", "database", "redis", "hybrid", "off"] = Field(
+    notifiers: Literal["auto", "database", "redis", "hybrid", "off"] = Field(
         default="auto",
         description="what wakes idle workers: auto, database, redis, hybrid (both) or off",
     )
     redis_url: str | None = Field(
         default=None,
         pattern=r"^(rediss?|valkeys?|unix)://\S+$",
-        description="a Redis or Valkey server for bells and progress, such as redis://host:6379/0",
+        description="a Redis or Valkey server for notifiers and progress, such as redis://host:6379/0",
     )
     webhook_urls: Annotated[tuple[str, ...], BeforeValidator(split)] = Field(
         default=(), description="where a server sends alerts, such as https://host/hook"

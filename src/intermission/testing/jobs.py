@@ -85,7 +85,7 @@ def fan_job(*, gap: bool = False, attempts: int = 3, **options: Any) -> Job:
     """A plan, its chunks, and their fan-in: cut, hear, join."""
     return job(
         plan("cut"),
-        mapped("hear", "cut", gap=gap, attempts=attempts),
+        mapped("hear", "cut", skippable=gap, attempts=attempts),
         reduce("join", "hear"),
         **options,
     )
@@ -95,7 +95,7 @@ def chain_job(*, gap: bool = False, **options: Any) -> Job:
     """Two maps in a row without a barrier: cut, sample, read, index."""
     return job(
         plan("cut"),
-        mapped("sample", "cut", gap=gap),
+        mapped("sample", "cut", skippable=gap),
         mapped("read", "cut", same=["sample"]),
         reduce("index", "read"),
         **options,
@@ -108,7 +108,7 @@ def pair_job(*, gap: bool = False, **options: Any) -> Job:
         plan("cut"),
         plan("split"),
         mapped("hear", "cut"),
-        mapped("see", "split", gap=gap),
+        mapped("see", "split", skippable=gap),
         reduce("join", "hear", "see"),
         **options,
     )

@@ -86,7 +86,7 @@ class Seen:
         """The task may be missing: its step says so, or its chunk is a gap further up."""
         spec = self.job.step(row.step)
         if row.state is TaskState.FAILED:
-            return spec.gap
+            return spec.skippable
         hopeless = [edge for edge in spec.edges if self.hopeless(edge, row.index)]
         return bool(hopeless) and all(
             edge.kind is EdgeKind.SAME

@@ -39,7 +39,7 @@ def mixed_job(**options: object) -> Job:
     return job(
         step("audio", attempts=2, needs=CAN),
         plan("cut"),
-        mapped("sample", "cut", gap=True, attempts=1),
+        mapped("sample", "cut", skippable=True, attempts=1),
         mapped("read", "cut", same=["sample"], one=["audio"], concurrency=2),
         mapped("level", "cut", every=["sample"]),
         reduce("index", "read"),
@@ -51,13 +51,13 @@ def mixed_job(**options: object) -> Job:
 SHAPES: tuple[Callable[..., Job], ...] = (
     line_job,
     fan_job,
-    lambda **options: fan_job(gap=True, attempts=1, **options),
+    lambda **options: fan_job(skippable=True, attempts=1, **options),
     chain_job,
-    lambda **options: chain_job(gap=True, **options),
+    lambda **options: chain_job(skippable=True, **options),
     two_stage_job,
     mixed_job,
     pair_job,
-    lambda **options: pair_job(gap=True, **options),
+    lambda **options: pair_job(skippable=True, **options),
 )
 
 

@@ -14,25 +14,25 @@ from typing import Any
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
 
-from intermission.app.fleet import Fleet
-from intermission.app.uploads import Uploads
+from intermission.composition.fleet import Fleet
+from intermission.composition.uploads import Uploads
 from intermission.ports.registry import Registry
-from intermission.web.api.admission import Admission
+from intermission.web.api.event_broadcaster import Hub
+from intermission.web.api.event_log_reader import Tail
 from intermission.web.api.events import events_router
 from intermission.web.api.failures import failures_router
 from intermission.web.api.guard import admin_only, known_parameters, secret_of
 from intermission.web.api.health import health_router
-from intermission.web.api.hub import Hub
+from intermission.web.api.idempotency import Repeats
 from intermission.web.api.jobs import jobs_router
 from intermission.web.api.limits import limits_router
 from intermission.web.api.metrics import Metrics, metrics_router
 from intermission.web.api.outputs import outputs_router
-from intermission.web.api.repeats import Repeats
 from intermission.web.api.sources import UPLOAD_MAX_BYTES, sources_router
-from intermission.web.api.tail import Tail
+from intermission.web.api.submission_policy import Admission
 from intermission.web.api.tasks import tasks_router
 from intermission.web.api.workers import workers_router
-from intermission.web.door import Door
+from intermission.web.middleware import Door
 from intermission.web.problems import MEDIA_TYPE, documented, install
 from intermission.web.worker_api import worker_router
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from starlette.requests import Request
 
 from intermission import __version__
-from intermission.backends.http.wire import VERSION_HEADER
+from intermission.backends.http.rpc_schema import VERSION_HEADER
 from intermission.backends.registry.keys import KEY_START, opens, prefix_of, seal
 from intermission.ports.clock import Clock
 from intermission.ports.registry import Registry, WorkerRow

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from intermission.backends.http.wire import PROBLEM_PREFIX
+from intermission.backends.http.rpc_schema import PROBLEM_PREFIX
 from intermission.errors import (
     AlreadyExists,
     CorruptArtifact,

@@ -12,17 +12,17 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from intermission.app.alerting import start_alerts
-from intermission.app.fleet import Fleet
-from intermission.app.registries import open_registry
-from intermission.app.retention import start_retention
-from intermission.app.uploads import Uploads
-from intermission.app.watching import start_watches
+from intermission.composition.fleet import Fleet
+from intermission.composition.registries import open_registry
+from intermission.composition.uploads import Uploads
 from intermission.errors import EnvironmentFault, UsageError
+from intermission.services.alerting import start_alerts
+from intermission.services.retention import start_retention
+from intermission.services.watch_scheduler import start_watches
 from intermission.settings import Settings
 from intermission.web.api.guard import secret_of
 from intermission.web.app import create_app
-from intermission.web.door import is_loopback
+from intermission.web.middleware import is_loopback
 
 LEDGER_NAME = "ledger.sqlite"
 PATIENCE_S = 2.0

@@ -20,8 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from intermission.errors import EnvironmentFault, fault_from_os
-from intermission.web.calls import cut, declared_bytes, too_large
 from intermission.web.problems import Problem
+from intermission.web.request_body import cut, declared_bytes, too_large
 
 SHA256_HEADER = "X-Content-SHA256"
 BLOCK_BYTES = 1024**2

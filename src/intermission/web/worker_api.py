@@ -18,15 +18,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from intermission import __version__
-from intermission.app.fleet import Fleet
-from intermission.app.workers import new_key, no_worker
-from intermission.backends.http import wire
+from intermission.backends.http import rpc_schema
 from intermission.backends.registry.keys import mint
+from intermission.composition.fleet import Fleet
+from intermission.operations.workers import new_key, no_worker
 from intermission.ports.clock import Clock
 from intermission.ports.registry import Registry, WorkerRow
 from intermission.web.auth import Keys, check_version
-from intermission.web.calls import parse, read_body
 from intermission.web.problems import Problem, documented
+from intermission.web.request_body import parse, read_body
 from intermission.web.worker_ledger import add_ledger, json_body
 from intermission.web.worker_store import OBJECT_MAX_BYTES, add_files
 
@@ -76,13 +76,13 @@ def _add_registration(router: APIRouter, registry: Registry, keys: Keys, clock: 
         status_code=201,
         response_model=KeyShape,
         responses=_PROBLEMS,
-        openapi_extra=json_body(wire.Registration),
+        openapi_extra=json_body(rpc_schema.Registration),
     )
     async def register(request: Request) -> Response:
         """Register a worker. The answer has its key, which is shown only once."""
 
         def act(body: bytes) -> KeyShape:
-            asked = parse(wire.Registration, body)
+            asked = parse(rpc_schema.Registration, body)
             _check_size("can", asked.can)
             _check_size("metadata", asked.metadata)
             check_version(asked.version)
@@ -116,13 +116,13 @@ def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -
         status_code=201,
         response_model=KeyShape,
         responses=_PROBLEMS | documented(404),
-        openapi_extra=json_body(wire.Rotation),
+        openapi_extra=json_body(rpc_schema.Rotation),
     )
     async def rotate(request: Request, id: str = _Id) -> Response:
         """Give a worker a new key. Those it has end after `keep_s`, at once by default."""
 
         def act(body: bytes) -> KeyShape:
-            asked = parse(wire.Rotation, body or b"{}")
+            asked = parse(rpc_schema.Rotation, body or b"{}")
             key, kept = new_key(
                 registry,
                 id,
@@ -153,12 +153,12 @@ def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -
 
 def _add_heartbeats(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -> None:
     @router.post(
-        f"{wire.API}/heartbeat",
+        f"{rpc_schema.API}/heartbeat",
         tags=_TAGS,
         operation_id="workerHeartbeat",
         response_model=Welcome,
         responses=_PROBLEMS,
-        openapi_extra=json_body(wire.Heartbeat),
+        openapi_extra=json_body(rpc_schema.WorkerHeartbeat),
     )
     async def heartbeat(request: Request) -> Response:
         """A worker's sign of life, with how many of its slots are at work."""
@@ -172,7 +172,7 @@ def _add_heartbeats(router: APIRouter, registry: Registry, keys: Keys, clock: Cl
                     "a heartbeat is a worker's.",
                     remedy="Send it with the worker's key.",
                 )
-            asked = parse(wire.Heartbeat, body)
+            asked = parse(rpc_schema.WorkerHeartbeat, body)
             check_version(asked.version)
             registry.hear(
                 worker.id,
@@ -181,7 +181,7 @@ def _add_heartbeats(router: APIRouter, registry: Registry, keys: Keys, clock: Cl
                 busy=asked.busy,
                 version=asked.version,
             )
-            return Welcome(id=worker.id, next_s=wire.HEARTBEAT_EVERY_S, version=__version__)
+            return Welcome(id=worker.id, next_s=rpc_schema.HEARTBEAT_EVERY_S, version=__version__)
 
         body = await read_body(request, REGISTRATION_MAX_BYTES)
         answer = await to_thread.run_sync(act, body)
@@ -197,10 +197,10 @@ def _after(now_ms: int, seconds: float | None) -> int | None:
 
 
 def _check_size(name: str, value: Any) -> None:
-    if (found := wire.size_of(value)) > wire.METADATA_MAX_BYTES:
+    if (found := rpc_schema.size_of(value)) > rpc_schema.METADATA_MAX_BYTES:
         raise Problem(
             413,
             f"Too much {name}",
-            f"{name} has {found} bytes of JSON, and at most {wire.METADATA_MAX_BYTES} are kept.",
+            f"{name} has {found} bytes of JSON; the limit is {rpc_schema.METADATA_MAX_BYTES}.",
             remedy="Say less of the worker.",
         )

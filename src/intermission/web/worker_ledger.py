@@ -18,14 +18,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from intermission.app.fleet import Fleet
-from intermission.backends.http import wire
+from intermission.backends.http import rpc_schema
+from intermission.composition.fleet import Fleet
 from intermission.errors import NotFound, UsageError
-from intermission.model import Beat, Completion, Failure, JobState, Renewal
+from intermission.model import Completion, Failure, Heartbeat, JobState, Renewal
 from intermission.ports.ledger import Ledger
 from intermission.web.auth import Caller, Keys
-from intermission.web.calls import Repeats, declared_bytes, parse, read_body
 from intermission.web.problems import Problem, documented
+from intermission.web.request_body import Repeats, declared_bytes, parse, read_body
 
 SMALL_BYTES = 64 * 1024
 """A body up to this size is read before anybody asks whose it is."""
@@ -44,9 +44,9 @@ def add_ledger(router: APIRouter, fleet: Fleet, keys: Keys) -> None:
     """The endpoints of the ledger, the busiest first: a router looks at one after the other."""
     # Threads of its own: they keep their connections, and cost less than those of a pool for all.
     repeats, threads = Repeats(), ThreadPoolExecutor(AT_ONCE, "worker-ledger")
-    for method in wire.METHODS.values():
+    for method in rpc_schema.METHODS.values():
         router.add_api_route(
-            f"{wire.API}/ledger/{method.name}",
+            f"{rpc_schema.API}/ledger/{method.name}",
             _endpoint(method, fleet, keys, repeats, threads),
             methods=["POST"],
             tags=["worker ledger"],
@@ -59,13 +59,13 @@ def add_ledger(router: APIRouter, fleet: Fleet, keys: Keys) -> None:
         )
 
 
-def _described(method: wire.Method) -> dict[int | str, dict[str, Any]]:
+def _described(method: rpc_schema.Method) -> dict[int | str, dict[str, Any]]:
     schema = inlined(method.answer.json_schema(mode="serialization"))
     answer = {"description": "The answer", "content": {"application/json": {"schema": schema}}}
     return {200: answer} | documented(400, 401, 403, 404, 409, 413, 422, 426, 503)
 
 
-def json_body(shape: type[wire.Call]) -> dict[str, Any]:
+def json_body(shape: type[rpc_schema.Call]) -> dict[str, Any]:
     """The description of an endpoint's body, which it reads by itself to be strict."""
     schema = inlined(shape.model_json_schema())
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
@@ -86,16 +86,16 @@ def inlined(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _endpoint(
-    method: wire.Method, fleet: Fleet, keys: Keys, repeats: Repeats, threads: Executor
+    method: rpc_schema.Method, fleet: Fleet, keys: Keys, repeats: Repeats, threads: Executor
 ) -> Any:
     def act(request: Request, caller: Caller | None, body: bytes) -> bytes:
         caller = caller or _admitted(method, keys, request)
         call = parse(method.call, body)
 
         def answer() -> bytes:
-            return wire.write_answer(method, answered(fleet.ledger, caller, call))
+            return rpc_schema.write_answer(method, answered(fleet.ledger, caller, call))
 
-        name = request.headers.get(wire.CALL_HEADER, "")[:200]
+        name = request.headers.get(rpc_schema.CALL_HEADER, "")[:200]
         if not name or not method.writes:
             return answer()
         return repeats.once((caller.name, method.name, name, _digest(body)), answer)
@@ -104,7 +104,7 @@ def _endpoint(
         caller = None
         if declared_bytes(request) > SMALL_BYTES:
             caller = await to_thread.run_sync(_admitted, method, keys, request)
-        limit = wire.CALL_MAX_BYTES if caller is not None else SMALL_BYTES
+        limit = rpc_schema.CALL_MAX_BYTES if caller is not None else SMALL_BYTES
         body = await read_body(request, limit)
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(threads, act, request, caller, body)
@@ -117,7 +117,7 @@ def _digest(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()
 
 
-def _admitted(method: wire.Method, keys: Keys, request: Request) -> Caller:
+def _admitted(method: rpc_schema.Method, keys: Keys, request: Request) -> Caller:
     if method.name in PUBLIC and (visitor := keys.visitor(request)) is not None:
         return visitor
     caller = keys.caller(request)
@@ -131,31 +131,31 @@ def _admitted(method: wire.Method, keys: Keys, request: Request) -> Caller:
     return caller
 
 
-def answered(ledger: Ledger, caller: Caller, call: wire.Call) -> Any:
+def answered(ledger: Ledger, caller: Caller, call: rpc_schema.Call) -> Any:
     """What the ledger answers to a call of this caller."""
     match call:
-        case wire.Claim():
+        case rpc_schema.Claim():
             return _claim(ledger, caller, call)
-        case wire.Renew():
+        case rpc_schema.Renew():
             return _renew(ledger, caller, call)
-        case wire.Complete(done=done, seals=seals):
+        case rpc_schema.Complete(done=done, seals=seals):
             own = caller.owned(_held(done), seals)
             answers = iter(ledger.complete(_only(done, own)) if any(own) else ())
             return [mine and next(answers) for mine in own]
-        case wire.Fail(failures=failures, seals=seals):
+        case rpc_schema.Fail(failures=failures, seals=seals):
             own = caller.owned(_held(failures), seals)
             states = iter(ledger.fail(_only(failures, own)) if any(own) else ())
             return [next(states) if mine else None for mine in own]
-        case wire.Release(leases=leases, reason=reason, seals=seals):
+        case rpc_schema.Release(leases=leases, reason=reason, seals=seals):
             return ledger.release(_only(leases, caller.owned(leases, seals)), reason=reason)
-        case wire.Defer(task_id=task_id, fence=fence, seals=seals):
+        case rpc_schema.Defer(task_id=task_id, fence=fence, seals=seals):
             token, timeout_s = call.token, call.timeout_s
             return caller.owned([(task_id, fence)], seals) == [True] and ledger.defer(
                 task_id, fence, token=token, timeout_s=timeout_s
             )
-        case wire.Rescue(dead=dead):
+        case rpc_schema.Rescue(dead=dead):
             return ledger.rescue([caller.stamped(process) for process in dead])
-        case wire.Mark():
+        case rpc_schema.Mark():
             return _mark(ledger, caller, call)
         case _:
             try:
@@ -164,41 +164,41 @@ def answered(ledger: Ledger, caller: Caller, call: wire.Call) -> Any:
                 raise NotFound(f"the job has no step {str(e)[:80]}.") from e
 
 
-def _plain(ledger: Ledger, call: wire.Call) -> Any:
+def _plain(ledger: Ledger, call: rpc_schema.Call) -> Any:
     """What is the same for everybody who may ask."""
     match call:
-        case wire.Spoil(task_ids=task_ids, reason=reason):
-            return ledger.spoil(task_ids, reason=reason)
-        case wire.Jobs():
+        case rpc_schema.Spoil(task_ids=task_ids, reason=reason):
+            return ledger.invalidate(task_ids, reason=reason)
+        case rpc_schema.Jobs():
             return ledger.jobs(**dict(call))
-        case wire.Tasks(job_key=job_key, states=states, step=step):
+        case rpc_schema.Tasks(job_key=job_key, states=states, step=step):
             return list(ledger.tasks(job_key, states=states, step=step))
-        case wire.Receipts(job_key=job_key):
+        case rpc_schema.Receipts(job_key=job_key):
             return list(ledger.receipts(job_key))
-        case wire.Outputs(job_key=job_key, step=step):
+        case rpc_schema.Outputs(job_key=job_key, step=step):
             return ledger.outputs(job_key, step)
-        case wire.Submit(job=job, tasks=tasks):
+        case rpc_schema.Submit(job=job, tasks=tasks):
             return ledger.submit(job, tasks)
-        case wire.Retry(job_key=job_key, task_ids=task_ids):
+        case rpc_schema.Retry(job_key=job_key, task_ids=task_ids):
             return ledger.retry(job_key, task_ids)
-        case wire.Cancel(job_key=job_key, reason=reason):
+        case rpc_schema.Cancel(job_key=job_key, reason=reason):
             return ledger.cancel(job_key, reason=reason)
-        case wire.Forget(job_key=job_key):
-            return ledger.forget(job_key)
-        case wire.Limit(limit=limit):
+        case rpc_schema.Forget(job_key=job_key):
+            return ledger.delete(job_key)
+        case rpc_schema.Limit(limit=limit):
             return ledger.limit(limit)
-        case wire.Limits():
+        case rpc_schema.Limits():
             return ledger.limits()
-        case wire.Deferred(token=token):
+        case rpc_schema.Deferred(token=token):
             return ledger.deferred(token)
-        case wire.Events(after=after, limit=limit):
+        case rpc_schema.Events(after=after, limit=limit):
             return ledger.events(after, limit=limit)
-        case wire.Workers():
+        case rpc_schema.Workers():
             return ledger.workers()
     raise UsageError(f"the ledger has no {type(call).__name__.lower()}.")
 
 
-def _claim(ledger: Ledger, caller: Caller, call: wire.Claim) -> wire.Claimed:
+def _claim(ledger: Ledger, caller: Caller, call: rpc_schema.Claim) -> rpc_schema.Claimed:
     leases = ledger.claim(
         caller.stamped(call.worker),
         call.capacity,
@@ -206,19 +206,21 @@ def _claim(ledger: Ledger, caller: Caller, call: wire.Claim) -> wire.Claimed:
         can=call.can,
         jobs=call.jobs,
     )
-    return wire.Claimed(leases, caller.seals([(one.task_id, one.fence) for one in leases]))
+    return rpc_schema.Claimed(leases, caller.seals([(one.task_id, one.fence) for one in leases]))
 
 
-def _renew(ledger: Ledger, caller: Caller, call: wire.Renew) -> Renewal:
-    own = caller.owned(_held(call.beats), call.seals)
-    foreign = {beat.task_id for beat, mine in zip(call.beats, own, strict=True) if not mine}
+def _renew(ledger: Ledger, caller: Caller, call: rpc_schema.Renew) -> Renewal:
+    own = caller.owned(_held(call.heartbeats), call.seals)
+    foreign = {
+        heartbeat.task_id for heartbeat, mine in zip(call.heartbeats, own, strict=True) if not mine
+    }
     answer = ledger.renew(
-        caller.stamped(call.worker), _only(call.beats, own), lease_ttl_s=call.lease_ttl_s
+        caller.stamped(call.worker), _only(call.heartbeats, own), lease_ttl_s=call.lease_ttl_s
     )
     return Renewal(answer.lost | foreign, answer.cancelled)
 
 
-def _mark(ledger: Ledger, caller: Caller, call: wire.Mark) -> bool:
+def _mark(ledger: Ledger, caller: Caller, call: rpc_schema.Mark) -> bool:
     if caller.worker is not None and call.state is not JobState.DRAINING:
         raise Problem(
             403,
@@ -229,7 +231,7 @@ def _mark(ledger: Ledger, caller: Caller, call: wire.Mark) -> bool:
     return ledger.mark(call.job_key, call.state, reason=call.reason)
 
 
-def _held(ones: Sequence[Beat | Completion | Failure]) -> list[tuple[int, int]]:
+def _held(ones: Sequence[Heartbeat | Completion | Failure]) -> list[tuple[int, int]]:
     return [(one.task_id, one.fence) for one in ones]
 
 

@@ -24,18 +24,18 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from intermission.app.fleet import Fleet
-from intermission.backends.http import wire
+from intermission.backends.http import rpc_schema
+from intermission.backends.store.key_encoding import key_of
 from intermission.backends.store.keys import TEMP_FOLDER, checked_key
-from intermission.backends.store.names import key_of
+from intermission.composition.fleet import Fleet
 from intermission.engine.source import SourceCheck
 from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, NotFound
 from intermission.model import Job
 from intermission.ports.store import Stat, Store
 from intermission.web.auth import Caller, Keys
-from intermission.web.calls import parse, read_body
 from intermission.web.problems import Problem, documented, problem_of
+from intermission.web.request_body import parse, read_body
 from intermission.web.transfer import received, sent
 from intermission.web.worker_ledger import SMALL_BYTES, json_body
 
@@ -48,7 +48,7 @@ Area = Annotated[Literal["store", "outputs"], Path()]
 JobKey = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 Key = Annotated[str, Path(max_length=4096)]
 
-_JOB = f"{wire.API}/jobs/{{job}}"
+_JOB = f"{rpc_schema.API}/jobs/{{job}}"
 _OBJECT = f"{_JOB}/{{area}}/{{key:path}}"
 _TAGS: list[str | Enum] = ["worker files"]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -71,7 +71,7 @@ class Opened:
         return self.areas[name]
 
 
-class Shelf:
+class OpenJobs:
     """The jobs whose files were asked for last."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -104,14 +104,14 @@ def add_files(
     router: APIRouter, fleet: Fleet, keys: Keys, *, max_bytes: int = OBJECT_MAX_BYTES
 ) -> None:
     """The endpoints of the files of jobs."""
-    shelf = Shelf(fleet)
+    shelf = OpenJobs(fleet)
     _add_source(router, shelf, keys)
     _add_listing(router, shelf, keys)
     _add_objects(router, shelf, keys)
     _add_writes(router, shelf, keys, max_bytes)
 
 
-def _add_source(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
+def _add_source(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
     @router.get(
         f"{_JOB}/source/{{name}}",
         tags=_TAGS,
@@ -135,7 +135,7 @@ def _add_source(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
         return sent(request, path, {"ETag": _etag(source.fingerprint)})
 
 
-def _add_listing(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
+def _add_listing(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
     @router.get(
         f"{_JOB}/{{area}}",
         tags=_TAGS,
@@ -164,14 +164,14 @@ def _add_listing(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
         operation_id="workerMoveObject",
         status_code=204,
         responses=_PROBLEMS | documented(412, 413),
-        openapi_extra=json_body(wire.Move),
+        openapi_extra=json_body(rpc_schema.Move),
     )
     async def move(request: Request, job: JobKey, area: Area) -> Response:
         """Rename an object. A repeat finds it moved."""
 
         def act(body: bytes) -> None:
             caller = keys.caller(request)
-            asked = parse(wire.Move, body)
+            asked = parse(rpc_schema.Move, body)
             key, to = checked_key(asked.key), checked_key(asked.to)
             _require(caller, to.startswith("quarantine/"), f"move an object to {to}")
             store = shelf.opened(job).area(area)
@@ -183,7 +183,7 @@ def _add_listing(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
         return Response(status_code=204)
 
 
-def _add_objects(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
+def _add_objects(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
     @router.get(
         _OBJECT,
         tags=_TAGS,
@@ -227,11 +227,11 @@ def _add_objects(router: APIRouter, shelf: Shelf, keys: Keys) -> None:
         keys.caller(request)
         stat = shelf.opened(job).area(area).stat(_key(request, key))
         if stat is None:
-            return Response(status_code=404, headers={wire.MISSING_HEADER: "object"})
+            return Response(status_code=404, headers={rpc_schema.MISSING_HEADER: "object"})
         return Response(headers=_headers(stat) | {"Content-Length": str(stat.size_bytes)})
 
 
-def _add_writes(router: APIRouter, shelf: Shelf, keys: Keys, max_bytes: int) -> None:
+def _add_writes(router: APIRouter, shelf: OpenJobs, keys: Keys, max_bytes: int) -> None:
     @router.put(
         _OBJECT,
         tags=_TAGS,
@@ -266,7 +266,7 @@ def _add_writes(router: APIRouter, shelf: Shelf, keys: Keys, max_bytes: int) -> 
         spool = opened.workspace.folder / TEMP_FOLDER
         async with received(request, spool, max_bytes) as body:
             stat = await to_thread.run_sync(write, body)
-        content = wire.stats.dump_json(stat)
+        content = rpc_schema.stats.dump_json(stat)
         return Response(content, 201, _headers(stat), media_type="application/json")
 
     @router.delete(
@@ -340,7 +340,7 @@ def _etag(version: str) -> str:
 
 
 def _headers(stat: Stat) -> dict[str, str]:
-    return {"ETag": _etag(stat.version), wire.MODIFIED_HEADER: str(stat.modified_ms)}
+    return {"ETag": _etag(stat.version), rpc_schema.MODIFIED_HEADER: str(stat.modified_ms)}
 
 
 def _read_whole(store: Store, stat: Stat) -> Response:
@@ -357,4 +357,4 @@ def _read_whole(store: Store, stat: Stat) -> Response:
 
 def _lines(found: Iterator[Stat]) -> Iterator[bytes]:
     for stat in found:
-        yield wire.stats.dump_json(stat) + b"\n"
+        yield rpc_schema.stats.dump_json(stat) + b"\n"

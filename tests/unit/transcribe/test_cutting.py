@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intermission.backends.speech.silence import best_cut, passages
+from intermission.backends.speech.vad import best_cut, passages
 from intermission.pipelines.transcribe import cutting
 from intermission.pipelines.transcribe.cutting import ACROSS_MS, Piece, cut
 from intermission.pipelines.transcribe.sound import length_ms, read_sound

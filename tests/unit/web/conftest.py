@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 from web_jobs import Connect
 
-from intermission.app.fleet import Fleet
+from intermission.composition.fleet import Fleet
 from intermission.settings import Settings
 from intermission.web.app import create_app
 

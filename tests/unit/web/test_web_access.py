@@ -13,13 +13,13 @@ from pydantic import SecretStr
 from starlette.testclient import TestClient
 from web_jobs import Connect, job_over
 
-from intermission.app.fleet import Fleet
-from intermission.app.registries import open_registry
-from intermission.app.workers import OFFLINE_MS, state_of
+from intermission.composition.fleet import Fleet
+from intermission.composition.registries import open_registry
 from intermission.errors import LedgerError
+from intermission.operations.workers import OFFLINE_MS, state_of
 from intermission.ports.registry import KeyRow, WorkerRow
 from intermission.testing.jobs import submit
-from intermission.web.door import BODY_MAX_BYTES, is_loopback
+from intermission.web.middleware import BODY_MAX_BYTES, is_loopback
 
 SECRET = "a long and secret sentence, ähnlich"
 

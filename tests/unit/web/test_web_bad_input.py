@@ -12,9 +12,9 @@ from pydantic import SecretStr
 from starlette.testclient import TestClient
 
 from intermission import __version__
-from intermission.app.fleet import Fleet
-from intermission.app.registries import open_registry
-from intermission.backends.http import wire
+from intermission.backends.http import rpc_schema
+from intermission.composition.fleet import Fleet
+from intermission.composition.registries import open_registry
 from intermission.model import identity
 from intermission.ports.registry import Registry
 from intermission.settings import Settings
@@ -64,8 +64,8 @@ def routes(client: TestClient) -> list[Route]:
         names["key"] = "self-test/a" if "/worker/" in path else KEY
         if not path.endswith("/stream"):
             found += [(method.upper(), path.format(**names)) for method in item]
-    hidden = (method.name for method in wire.METHODS.values() if not method.for_workers)
-    return found + [("POST", f"{wire.API}/ledger/{name}") for name in hidden]
+    hidden = (method.name for method in rpc_schema.METHODS.values() if not method.for_workers)
+    return found + [("POST", f"{rpc_schema.API}/ledger/{name}") for name in hidden]
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -91,7 +91,7 @@ def test_a_key_that_opens_nothing_opens_nothing(client: TestClient, routes: list
     client.post(f"/api/v1/workers/{rotated_id}/rotate", json={}, headers=bearer(SECRET))
     _, good = register(client)
     altered = good[:-1] + ("a" if good[-1] != "a" else "b")
-    of_workers = [route for route in routes if route[1].startswith(f"{wire.API}/")]
+    of_workers = [route for route in routes if route[1].startswith(f"{rpc_schema.API}/")]
     assert len(of_workers) > 25
     for method, path in of_workers:
         for key in (revoked, rotated, altered, "imw_", "imw_12345678_" + "a" * 43):
@@ -103,7 +103,7 @@ def test_a_key_that_opens_nothing_opens_nothing(client: TestClient, routes: list
             assert answer.status_code == 401, (method, path)
         assert client.request(method, path, headers=bearer("guess")).status_code == 403
     for method, path in routes:
-        if path.startswith(f"{wire.API}/") or not path.startswith("/api/v1"):
+        if path.startswith(f"{rpc_schema.API}/") or not path.startswith("/api/v1"):
             continue
         assert client.request(method, path, headers=bearer(good)).status_code == 403, path
 
@@ -135,7 +135,7 @@ def test_no_body_is_taken_for_another(
             ("/sources/x", "/cancel", "/pause", "/resume")
         ):
             continue
-        secret = key if path.startswith(f"{wire.API}/") else SECRET
+        secret = key if path.startswith(f"{rpc_schema.API}/") else SECRET
         headers = bearer(secret) | {"Content-Type": "application/json"}
         refused(client.request(method, path, content=BODIES[body], headers=headers), (method, path))
     assert fleet.ledger.events(limit=1000) == before
@@ -204,7 +204,7 @@ def test_another_site_reaches_nothing(registry: Registry, fleet: Fleet) -> None:
     settings = fleet.settings.model_copy(update={"admin_secret": None})
     app = create_app(Fleet(settings), registry)
     with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
-        paths = ["/api/v1/jobs", f"{wire.API}/ledger/jobs", "/api/v1/limits/pipeline:x/pause"]
+        paths = ["/api/v1/jobs", f"{rpc_schema.API}/ledger/jobs", "/api/v1/limits/pipeline:x/pause"]
         for path in [*paths, "/api/v1/openapi.json", "/metrics", "/livez"]:
             for method in ("GET", "POST", "PUT", "OPTIONS", "HEAD"):
                 for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example"):

@@ -10,9 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 from web_jobs import Connect, finished, job_over
 
-from intermission.app.fleet import Fleet
-from intermission.app.places import place_of
-from intermission.app.uploads import Uploads, checked_name
+from intermission.composition.fleet import Fleet
+from intermission.composition.locations import location_of
+from intermission.composition.uploads import Uploads, checked_name
 from intermission.errors import UsageError
 from intermission.model import Job, identity
 
@@ -177,7 +177,7 @@ def test_nothing_else_can_be_downloaded(client: TestClient, done: Job) -> None:
 
 
 def test_a_damaged_output_is_not_served(client: TestClient, fleet: Fleet, done: Job) -> None:
-    store = fleet.app.workspace(place_of(done.source)).open_store()
+    store = fleet.app.workspace(location_of(done.source)).open_store()
     (key,) = [stat.key for stat in store.list("artifacts/") if stat.key.endswith("talk.txt")]
     store.replace(key, b"short")
     answer = client.get(f"/api/v1/jobs/{done.key}/outputs/talk.txt")

@@ -10,11 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 from web_jobs import Connect, finished, job_over
 
-from intermission.app.fleet import Fleet
-from intermission.app.found import Found
-from intermission.app.look import event_fields
 from intermission.cli import jsonout
+from intermission.composition.documents import event_fields
+from intermission.composition.fleet import Fleet
 from intermission.model import Failure, Groups, identity
+from intermission.operations.job_lookup import Found
 from intermission.testing.jobs import (
     chunks,
     completion,
@@ -26,7 +26,7 @@ from intermission.testing.jobs import (
     submit,
 )
 from intermission.web.api import events as event_api
-from intermission.web.api.shapes import EventShape, JobShape, TaskShape
+from intermission.web.api.schemas import EventShape, JobShape, TaskShape
 
 PIPELINES = Path(__file__).parents[2] / "acceptance" / "pipelines.py"
 LETTERS = f"{PIPELINES}:letters"
@@ -94,7 +94,7 @@ def test_a_repeat_whose_job_is_forgotten_makes_a_new_one(
     client: TestClient, fleet: Fleet, source: Path
 ) -> None:
     first = post(client, "k1", source=str(source)).json()["job"]
-    assert fleet.ledger.forget(first)
+    assert fleet.ledger.delete(first)
     source.write_text("something else")
     second = post(client, "k1", source=str(source))
     assert second.status_code == 202

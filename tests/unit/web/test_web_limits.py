@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 from web_jobs import Connect, job_over
 
-from intermission.app.fleet import Fleet
+from intermission.composition.fleet import Fleet
 from intermission.model import Failure, Job, Limit, TaskState
 from intermission.testing.jobs import submit
 

@@ -200,6 +200,6 @@ def test_whoever_begins_later_counts_the_same(counted: Counted) -> None:
 def test_a_forgotten_job_is_no_trouble(counted: Counted) -> None:
     made = submit(counted.ledger, fan_job(key=identity("a")))
     events = counted.ledger.events()
-    counted.ledger.forget(made.key)
+    counted.ledger.delete(made.key)
     counted.metrics.heard(counted.ledger, events)
     assert counted.value("jobs", pipeline="pipeline", state="pending") is None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from intermission.app.fleet import Fleet
-from intermission.app.places import place_of
+from intermission.composition.fleet import Fleet
+from intermission.composition.locations import location_of
 from intermission.model import Completion, FileRef, Job, Receipt, Source, identity
 from intermission.testing.jobs import job, step, submit
 
@@ -32,7 +32,7 @@ def finished(fleet: Fleet, made: Job, files: Mapping[str, bytes]) -> Job:
     """Submit a job and finish its task with these files."""
     submit(fleet.ledger, made)
     (lease,) = fleet.ledger.claim("w", 1, lease_ttl_s=60, jobs=[made.key])
-    store = fleet.app.workspace(place_of(made.source)).open_store()
+    store = fleet.app.workspace(location_of(made.source)).open_store()
     refs: list[FileRef] = []
     for name, data in files.items():
         key = f"artifacts/pack/{lease.key}/{name}"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from intermission import __version__, errors
-from intermission.backends.http.wire import MISSING_HEADER, PROBLEM_PREFIX, VERSION_HEADER
+from intermission.backends.http.rpc_schema import MISSING_HEADER, PROBLEM_PREFIX, VERSION_HEADER
 from intermission.errors import (
     AlreadyExists,
     CorruptArtifact,

@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from intermission.backends.http import wire
+from intermission.backends.http import rpc_schema
 from intermission.backends.http.client import ANSWER_TIMEOUT_S, LEDGER, PATIENCE_S, server
 from intermission.errors import LedgerError
 from intermission.model import (
-    Beat,
     Completion,
     Event,
     Failure,
+    Heartbeat,
     Job,
     JobRow,
     JobState,
@@ -50,7 +50,7 @@ class HttpLedger:
         return _reopened, self._opened
 
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
-        return self._call(wire.Submit(job=job, tasks=list(tasks)))
+        return self._call(rpc_schema.Submit(job=job, tasks=list(tasks)))
 
     def claim(
         self,
@@ -61,10 +61,10 @@ class HttpLedger:
         can: Collection[str] = (),
         jobs: Collection[str] | None = None,
     ) -> list[Lease]:
-        claimed: wire.Claimed = self._call(
-            wire.Claim(
+        claimed: rpc_schema.Claimed = self._call(
+            rpc_schema.Claim(
                 worker=worker,
-                capacity=min(capacity, wire.CAPACITY_MAX),
+                capacity=min(capacity, rpc_schema.CAPACITY_MAX),
                 lease_ttl_s=lease_ttl_s,
                 can=tuple(can),
                 jobs=None if jobs is None else tuple(jobs),
@@ -73,60 +73,62 @@ class HttpLedger:
         self._seals.keep(_held(claimed.leases), claimed.seals)
         return claimed.leases
 
-    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
+    def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         return self._call(
-            wire.Renew(
+            rpc_schema.Renew(
                 worker=worker,
-                beats=list(beats),
+                heartbeats=list(heartbeats),
                 lease_ttl_s=lease_ttl_s,
-                seals=self._seals.of(_held(beats)),
+                seals=self._seals.of(_held(heartbeats)),
             ),
             within_s=lease_ttl_s * _RENEW_SHARE,
         )
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         ends = [replace(one, tasks=list(one.tasks)) for one in done]
-        return self._call(wire.Complete(done=ends, seals=self._seals.of(_held(done))))
+        return self._call(rpc_schema.Complete(done=ends, seals=self._seals.of(_held(done))))
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
         seals = self._seals.of(_held(failures))
-        return self._call(wire.Fail(failures=list(failures), seals=seals))
+        return self._call(rpc_schema.Fail(failures=list(failures), seals=seals))
 
     def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
         held = [(task_id, fence) for task_id, fence in leases]
-        return self._call(wire.Release(leases=held, reason=reason, seals=self._seals.of(held)))
+        return self._call(
+            rpc_schema.Release(leases=held, reason=reason, seals=self._seals.of(held))
+        )
 
     def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
         seals = self._seals.of([(task_id, fence)])
-        call = wire.Defer(
+        call = rpc_schema.Defer(
             task_id=task_id, fence=fence, token=token, timeout_s=timeout_s, seals=seals
         )
         return self._call(call)
 
     def rescue(self, dead: Collection[str] = ()) -> int:
-        return self._call(wire.Rescue(dead=tuple(dead)))
+        return self._call(rpc_schema.Rescue(dead=tuple(dead)))
 
     def retry(self, job_key: str, task_ids: Collection[int] | None = None) -> int:
         ids = None if task_ids is None else tuple(task_ids)
-        return self._call(wire.Retry(job_key=job_key, task_ids=ids))
+        return self._call(rpc_schema.Retry(job_key=job_key, task_ids=ids))
 
     def cancel(self, job_key: str, *, reason: str) -> bool:
-        return self._call(wire.Cancel(job_key=job_key, reason=reason))
+        return self._call(rpc_schema.Cancel(job_key=job_key, reason=reason))
 
-    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
-        return self._call(wire.Spoil(task_ids=tuple(task_ids), reason=reason))
+    def invalidate(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+        return self._call(rpc_schema.Spoil(task_ids=tuple(task_ids), reason=reason))
 
-    def forget(self, job_key: str) -> bool:
-        return self._call(wire.Forget(job_key=job_key))
+    def delete(self, job_key: str) -> bool:
+        return self._call(rpc_schema.Forget(job_key=job_key))
 
     def mark(self, job_key: str, state: JobState, *, reason: str | None = None) -> bool:
-        return self._call(wire.Mark(job_key=job_key, state=state, reason=reason))
+        return self._call(rpc_schema.Mark(job_key=job_key, state=state, reason=reason))
 
     def limit(self, limit: Limit) -> None:
-        self._call(wire.Limit(limit=limit))
+        self._call(rpc_schema.Limit(limit=limit))
 
     def limits(self) -> list[Limit]:
-        return self._call(wire.Limits())
+        return self._call(rpc_schema.Limits())
 
     def jobs(
         self,
@@ -139,7 +141,7 @@ class HttpLedger:
         limit: int | None = None,
     ) -> list[JobRow]:
         return self._call(
-            wire.Jobs(
+            rpc_schema.Jobs(
                 key_prefix=key_prefix,
                 states=tuple(states),
                 pipeline=pipeline,
@@ -152,31 +154,31 @@ class HttpLedger:
     def tasks(
         self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
     ) -> Iterator[TaskRow]:
-        return iter(self._call(wire.Tasks(job_key=job_key, states=tuple(states), step=step)))
+        return iter(self._call(rpc_schema.Tasks(job_key=job_key, states=tuple(states), step=step)))
 
     def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
-        return iter(self._call(wire.Receipts(job_key=job_key)))
+        return iter(self._call(rpc_schema.Receipts(job_key=job_key)))
 
     def outputs(self, job_key: str, step: str) -> list[Output | None]:
-        return self._call(wire.Outputs(job_key=job_key, step=step))
+        return self._call(rpc_schema.Outputs(job_key=job_key, step=step))
 
     def deferred(self, token: str) -> Lease | None:
-        return self._call(wire.Deferred(token=token))
+        return self._call(rpc_schema.Deferred(token=token))
 
     def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
-        return self._call(wire.Events(after=after, limit=limit))
+        return self._call(rpc_schema.Events(after=after, limit=limit))
 
     def workers(self) -> list[str]:
-        return self._call(wire.Workers())
+        return self._call(rpc_schema.Workers())
 
     def close(self) -> None:
         """Nothing is held that is not shared; connections close with the last that uses them."""
 
-    def _call(self, call: wire.Call, *, within_s: float | None = None) -> Any:
-        method = wire.method_of(call)
+    def _call(self, call: rpc_schema.Call, *, within_s: float | None = None) -> Any:
+        method = rpc_schema.method_of(call)
         headers = {"Content-Type": "application/json"}
         if method.writes:
-            headers[wire.CALL_HEADER] = uuid4().hex
+            headers[rpc_schema.CALL_HEADER] = uuid4().hex
         try:
             # Pydantic would rather have a generator than a list where a plan's tasks are.
             asked = call.model_dump_json(warnings=False).encode()
@@ -188,7 +190,7 @@ class HttpLedger:
         body = self._server.call(
             f"the ledger's {method.name}",
             "POST",
-            f"{wire.API}/ledger/{method.name}",
+            f"{rpc_schema.API}/ledger/{method.name}",
             lambda response: response.read(),
             faults=LEDGER,
             body=asked,
@@ -197,16 +199,16 @@ class HttpLedger:
             timeout_s=min(ANSWER_TIMEOUT_S, within_s or ANSWER_TIMEOUT_S),
         )
         try:
-            return wire.read_answer(method, body)
+            return rpc_schema.read_answer(method, body)
         except ValueError as e:
             raise LedgerError(
                 f"{self._server.url} answered {method.name} with something else: "
-                f"{wire.explain(e)}.",
+                f"{rpc_schema.explain(e)}.",
                 remedy="Is that the URL of an Intermission server of this version?",
             ) from e
 
 
-def _held(ones: Iterable[Lease | Beat | Completion | Failure]) -> Iterator[tuple[int, int]]:
+def _held(ones: Iterable[Lease | Heartbeat | Completion | Failure]) -> Iterator[tuple[int, int]]:
     return ((one.task_id, one.fence) for one in ones)
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
-from intermission.backends.http import wire
+from intermission.backends.http import rpc_schema
 from intermission.backends.http.client import PATIENCE_S, STORE, Server, Taken, server
-from intermission.backends.store.answers import missing, verify
+from intermission.backends.store.key_encoding import name_of
 from intermission.backends.store.keys import checked_key, split_prefix
-from intermission.backends.store.names import name_of
-from intermission.backends.store.proof import prove_create_only
+from intermission.backends.store.self_test import prove_create_only
+from intermission.backends.store.store_errors import missing, verify
 from intermission.errors import CorruptArtifact, NotFound, StoreError, UsageError, fault_from_os
 from intermission.ports.store import Stat
 
@@ -39,12 +39,12 @@ class HttpStore:
     def __init__(
         self, url: str, key: str, job: str, area: str = "store", *, patience_s: float = PATIENCE_S
     ) -> None:
-        if area not in wire.AREAS:
+        if area not in rpc_schema.AREAS:
             raise UsageError(
-                f"a job has no {area!r}.", remedy=f"Its areas are {', '.join(wire.AREAS)}."
+                f"a job has no {area!r}.", remedy=f"Its areas are {', '.join(rpc_schema.AREAS)}."
             )
         self._opened = url, key, job, area, patience_s
-        self._path = f"{wire.API}/jobs/{quote(job, safe='')}/{area}"
+        self._path = f"{rpc_schema.API}/jobs/{quote(job, safe='')}/{area}"
         self._patience_s = patience_s
         self._verified: dict[str, tuple[str, str]] = {}
         self._process = os.getpid()
@@ -109,7 +109,7 @@ class HttpStore:
 
         def read(response: httpx.Response) -> Stat:
             version = unquote(response.headers["ETag"].strip('"'))
-            modified_ms = int(response.headers[wire.MODIFIED_HEADER])
+            modified_ms = int(response.headers[rpc_schema.MODIFIED_HEADER])
             return Stat(key, int(response.headers["Content-Length"]), version, modified_ms)
 
         try:
@@ -127,10 +127,10 @@ class HttpStore:
         doing = f"listing {prefix or 'everything'}"
         body = self._call(doing, "GET", path, lambda response: response.read())
         for line in body.splitlines():
-            yield wire.stats.validate_json(line)
+            yield rpc_schema.stats.validate_json(line)
 
     def move(self, key: str, to: str, *, if_version: str | None = None) -> None:
-        call = wire.Move(key=checked_key(key), to=checked_key(to), if_version=if_version)
+        call = rpc_schema.Move(key=checked_key(key), to=checked_key(to), if_version=if_version)
         body = call.model_dump_json().encode()
         doing = f"moving {key} to {to}"
         self._call(doing, "POST", self._path, lambda response: None, body=body)
@@ -230,7 +230,7 @@ def _reopened(url: str, key: str, job: str, area: str, patience_s: float) -> Htt
 
 
 def _stat(response: httpx.Response) -> Stat:
-    return wire.stats.validate_json(response.read())
+    return rpc_schema.stats.validate_json(response.read())
 
 
 def _measured(data: bytes | Path) -> tuple[int, str]:

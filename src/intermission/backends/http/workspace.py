@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from intermission.backends.http import wire
+from intermission.backends.http import rpc_schema
 from intermission.backends.http.client import STORE, server
 from intermission.backends.http.ledger import HttpLedger
 from intermission.backends.http.store import HttpStore
@@ -53,7 +53,7 @@ def http_workspace(job: Job, url: str, key: str, cache: Path, *, has_outputs: bo
 
 def _source_url(job: Job, url: str) -> str:
     name = quote(job.source.name, safe="")
-    return f"{url.rstrip('/')}{wire.API}/jobs/{quote(job.key, safe='')}/source/{name}"
+    return f"{url.rstrip('/')}{rpc_schema.API}/jobs/{quote(job.key, safe='')}/source/{name}"
 
 
 def _fetch_source(url: str, key: str, path: Path, is_hashed: bool, source: Source) -> Path:

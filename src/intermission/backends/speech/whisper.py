@@ -8,7 +8,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from intermission.backends.speech.silence import (
+from intermission.backends.speech.vad import (
     FRAME_SAMPLES,
     SPEECH,
     as_samples,

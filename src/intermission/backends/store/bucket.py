@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intermission.backends.store.service import ConditionFailed, NoObject, Service
+from intermission.backends.store.retrying_client import ConditionFailed, NoObject, Service
 from intermission.errors import StoreError
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from intermission.backends.store.answers import changed, missing, taken, verify
-from intermission.backends.store.durable import Folders, discard, fill, open_new, sync_file
+from intermission.backends.store.fsync import Folders, discard, fill, open_new, sync_file
 from intermission.backends.store.keys import TEMP_FOLDER, checked_key, is_key, split_prefix
-from intermission.backends.store.proof import prove_create_only
+from intermission.backends.store.self_test import prove_create_only
+from intermission.backends.store.store_errors import changed, missing, taken, verify
 from intermission.errors import IntermissionError, StoreError, fault_from_os
 from intermission.ports.store import Stat
 

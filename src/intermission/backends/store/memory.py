@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from intermission.backends.store.answers import changed, missing, taken, verify
 from intermission.backends.store.keys import checked_key, split_prefix
-from intermission.backends.store.proof import prove_create_only
+from intermission.backends.store.self_test import prove_create_only
+from intermission.backends.store.store_errors import changed, missing, taken, verify
 from intermission.errors import StoreError, fault_from_os
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.store import Stat

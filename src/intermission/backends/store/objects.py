@@ -25,12 +25,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from intermission.backends.store.answers import changed, missing, taken, verify
 from intermission.backends.store.bucket import Bucket, version_of
+from intermission.backends.store.key_encoding import key_of, name_of
 from intermission.backends.store.keys import TEMP_FOLDER, checked_key, is_key, split_prefix
-from intermission.backends.store.names import key_of, name_of
-from intermission.backends.store.proof import prove_create_only, prove_if_version
-from intermission.backends.store.service import SCHEMES, ConditionFailed, NoObject, Service
+from intermission.backends.store.retrying_client import SCHEMES, ConditionFailed, NoObject, Service
+from intermission.backends.store.self_test import prove_create_only, prove_if_version
+from intermission.backends.store.store_errors import changed, missing, taken, verify
 from intermission.errors import (
     CorruptArtifact,
     SourceChanged,

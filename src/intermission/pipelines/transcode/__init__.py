@@ -150,8 +150,8 @@ def pieces(
 @step(
     version=2,
     attempts=4,
-    on_error="gap",
-    together=("first", "segments"),
+    on_error="skip",
+    batch_by=("first", "segments"),
     groups=Groups(by="quality", size="segments", skipped="rungs"),
     publish="{version}{name}",
 )
@@ -181,7 +181,7 @@ def encode(
         first=piece.first,
         segments=piece.segments,
     )
-    pieces = [piece, *(one for one in ctx.together if isinstance(one, Piece) and one != piece)]
+    pieces = [piece, *(one for one in ctx.batch if isinstance(one, Piece) and one != piece)]
     _bench.provide(ctx, source, probe.film, passage, coding, pieces)
     return _bench.take(piece, ctx)
 
@@ -292,7 +292,7 @@ def single(
     return [one.name for one in made]
 
 
-@step(version=1, front=True)
+@step(version=1, entrypoints=True)
 def release(
     ctx: Context,
     package: Package,

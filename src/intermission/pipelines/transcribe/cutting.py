@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from intermission.backends.speech.silence import FRAME_MS, best_cut, speech_likelihood
+from intermission.backends.speech.vad import FRAME_MS, best_cut, speech_likelihood
 from intermission.pipelines.transcribe.sound import read_sound
 
 REACH = 0.2

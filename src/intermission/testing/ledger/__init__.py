@@ -8,17 +8,17 @@ state of every task and that no illegal transition was made.
 
 from intermission.testing.ledger.claiming import Claiming
 from intermission.testing.ledger.completing import Completing
+from intermission.testing.ledger.deletion import Deletion
 from intermission.testing.ledger.failing import Failing
 from intermission.testing.ledger.fan_in import FanIn
-from intermission.testing.ledger.forgetting import Forgetting
-from intermission.testing.ledger.gaps import Gaps
-from intermission.testing.ledger.holding import Holding
+from intermission.testing.ledger.holding import LockRecord
 from intermission.testing.ledger.racing import Racing
 from intermission.testing.ledger.reading import Reading
 from intermission.testing.ledger.recovering import Recovering
 from intermission.testing.ledger.replanning import Replanning
 from intermission.testing.ledger.restarting import Restarting
 from intermission.testing.ledger.scheduling import Scheduling
+from intermission.testing.ledger.skipping import Skipping
 from intermission.testing.ledger.submitting import Submitting
 
 __all__ = ["LedgerContract"]
@@ -28,15 +28,15 @@ class LedgerContract(
     Submitting,
     Claiming,
     Scheduling,
-    Holding,
+    LockRecord,
     Completing,
     FanIn,
     Replanning,
     Failing,
-    Gaps,
+    Skipping,
     Recovering,
     Restarting,
-    Forgetting,
+    Deletion,
     Reading,
     Racing,
 ):

@@ -22,10 +22,10 @@ from intermission.testing.ledger.suite import (
     FakeClock,
     Ledger,
     Suite,
-    beat,
     events_of,
     fail,
     finish,
+    heartbeat,
     job_row,
     planned,
     row,
@@ -100,7 +100,7 @@ class Claiming(Suite):
 
     def test_a_claim_starts_progress_anew(self, ledger: Ledger, clock: FakeClock) -> None:
         made = submit(ledger, line_job())
-        beat(ledger, take_one(ledger), progress=0.8)
+        heartbeat(ledger, take_one(ledger), progress=0.8)
         clock.advance(60)
         ledger.rescue()
         take_one(ledger)
@@ -156,7 +156,7 @@ class Claiming(Suite):
         assert take_one(ledger).inputs == {"fetch": output}
 
     def test_inputs_of_a_light_step_come_from_the_ledger_alone(self, ledger: Ledger) -> None:
-        submit(ledger, job(step("a", light=True), step("b", one=["a"])))
+        submit(ledger, job(step("a", durable=False), step("b", one=["a"])))
         lease = take_one(ledger)
         ledger.complete([Completion(lease.task_id, lease.fence, '"x"')])
         assert take_one(ledger).inputs == {"a": Output(lease.key, '"x"')}
@@ -205,7 +205,7 @@ class Claiming(Suite):
     def test_a_limit_counts_leased_running_and_deferred_tasks(self, ledger: Ledger) -> None:
         made = planned(ledger, job(plan("cut"), mapped("hear", "cut", concurrency=3)), 6)
         leased, running, deferred = take(ledger)
-        beat(ledger, running)
+        heartbeat(ledger, running)
         assert ledger.defer(deferred.task_id, deferred.fence, token="t", timeout_s=600)
         assert take(ledger) == []
         finish(ledger, made, running)

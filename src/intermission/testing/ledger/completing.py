@@ -11,10 +11,10 @@ from intermission.testing.ledger.suite import (
     FakeClock,
     Ledger,
     Suite,
-    beat,
     events_of,
     fail,
     finish,
+    heartbeat,
     job_row,
     planned,
     row,
@@ -95,7 +95,7 @@ class Completing(Suite):
         made = planned(ledger, fan_job(), 3)
         unnoticed, abandoned, released = take(ledger)
         clock.advance(TTL_S - 1)
-        beat(ledger, unnoticed)
+        heartbeat(ledger, unnoticed)
         ledger.release([(released.task_id, released.fence)], reason="drain")
         clock.advance(1)
         assert ledger.rescue() == 1

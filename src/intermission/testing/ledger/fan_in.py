@@ -199,7 +199,7 @@ class FanIn(Suite):
     ) -> None:
         made = planned(ledger, fan_job(), 2)
         leases = take(ledger)
-        ledger.spoil([row(ledger, made, "cut").id], reason="its receipt is gone")
+        ledger.invalidate([row(ledger, made, "cut").id], reason="its receipt is gone")
         finish(ledger, made, *leases)
         assert row(ledger, made, "join").state is B
         cut = take_one(ledger)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from intermission.model import Beat, Renewal, TaskState
+from intermission.model import Heartbeat, Renewal, TaskState
 from intermission.testing.jobs import fan_job, line_job, submit
 from intermission.testing.ledger.suite import (
     TTL_S,
     FakeClock,
     Ledger,
     Suite,
-    beat,
     fail,
     finish,
+    heartbeat,
     job_row,
     planned,
     row,
@@ -22,14 +22,14 @@ from intermission.testing.ledger.suite import (
 KEPT = Renewal()
 
 
-class Holding(Suite):
+class LockRecord(Suite):
     def test_a_beat_makes_a_leased_task_running(self, ledger: Ledger) -> None:
         made = submit(ledger, line_job())
         lease = take_one(ledger)
-        assert beat(ledger, lease, progress=0.25) == KEPT
+        assert heartbeat(ledger, lease, progress=0.25) == KEPT
         shown = row(ledger, made, "fetch")
         assert (shown.state, shown.progress, shown.worker) == (TaskState.RUNNING, 0.25, "w1")
-        assert beat(ledger, lease, progress=0.5) == KEPT
+        assert heartbeat(ledger, lease, progress=0.5) == KEPT
         assert row(ledger, made, "fetch").progress == 0.5
 
     def test_progress_is_told_now_and_then(self, ledger: Ledger, clock: FakeClock) -> None:
@@ -39,7 +39,7 @@ class Holding(Suite):
         waits_s = ((0.0, 0.004), (1.0, 0.25), (1.0, 0.3), (3.9, 0.4), (0.1, 0.41), (9.0, 0.413))
         for wait_s, progress in waits_s:
             clock.advance(wait_s)
-            beat(ledger, lease, progress=progress)
+            heartbeat(ledger, lease, progress=progress)
         events = [event for event in ledger.events() if event.progress is not None]
         assert [event.progress for event in events] == [0.25, 0.41]
         assert events[1].at_ms - events[0].at_ms == 5000
@@ -51,11 +51,11 @@ class Holding(Suite):
         submit(ledger, line_job())
         for _ in range(2):
             lease = take_one(ledger)
-            beat(ledger, lease, progress=0.8)
+            heartbeat(ledger, lease, progress=0.8)
             clock.jump_wall(-3600)  # it keeps nobody silent
-            beat(ledger, lease, progress=0.9)
+            heartbeat(ledger, lease, progress=0.9)
             clock.advance(TTL_S)
-            beat(ledger, lease, progress=0.1)  # it does not go back
+            heartbeat(ledger, lease, progress=0.1)  # it does not go back
             ledger.release([(lease.task_id, lease.fence)], reason="a drain")
         told = [e.progress for e in ledger.events() if e.progress is not None]
         assert told == [0.8, 0.9, 0.8, 0.9]
@@ -66,8 +66,8 @@ class Holding(Suite):
         clock.advance(TTL_S)
         ledger.rescue()
         lease = take_one(ledger, worker="w2")
-        beat(ledger, lease, worker="w2")
-        beat(ledger, late, progress=0.5)
+        heartbeat(ledger, lease, worker="w2")
+        heartbeat(ledger, late, progress=0.5)
         assert not [event for event in ledger.events() if event.progress is not None]
 
     def test_a_beat_extends_the_lease(self, ledger: Ledger, clock: FakeClock) -> None:
@@ -75,7 +75,7 @@ class Holding(Suite):
         lease = take_one(ledger)
         for _ in range(5):
             clock.advance(TTL_S - 1)
-            assert beat(ledger, lease) == KEPT
+            assert heartbeat(ledger, lease) == KEPT
             assert ledger.rescue() == 0
         clock.advance(TTL_S)
         assert ledger.rescue() == 1
@@ -84,7 +84,7 @@ class Holding(Suite):
         made = planned(ledger, fan_job(), 2)
         first, _ = take(ledger)
         clock.advance(30)
-        beat(ledger, first)
+        heartbeat(ledger, first)
         clock.advance(30)
         assert ledger.rescue() == 1
         assert row(ledger, made, "hear[0]").state is TaskState.RUNNING
@@ -99,7 +99,7 @@ class Holding(Suite):
         submit(ledger, line_job())
         lease = take_one(ledger)
         clock.advance(TTL_S * 10)
-        assert beat(ledger, lease) == KEPT
+        assert heartbeat(ledger, lease) == KEPT
         assert ledger.rescue() == 0
 
     def test_a_late_beat_takes_an_abandoned_task_back(
@@ -109,7 +109,7 @@ class Holding(Suite):
         lease = take_one(ledger)
         clock.advance(TTL_S)
         ledger.rescue()
-        assert beat(ledger, lease) == KEPT
+        assert heartbeat(ledger, lease) == KEPT
         shown = row(ledger, made, "fetch")
         assert (shown.state, shown.worker, shown.fence) == (TaskState.RUNNING, "w1", lease.fence)
         assert take(ledger, worker="w2") == []
@@ -122,10 +122,10 @@ class Holding(Suite):
         clock.advance(TTL_S)
         ledger.rescue()
         new = take_one(ledger, worker="w2")
-        assert beat(ledger, old) == Renewal(lost=frozenset({old.task_id}))
+        assert heartbeat(ledger, old) == Renewal(lost=frozenset({old.task_id}))
         shown = row(ledger, made, "fetch")
         assert (shown.state, shown.worker, shown.fence) == (TaskState.LEASED, "w2", new.fence)
-        assert beat(ledger, new, worker="w2") == KEPT
+        assert heartbeat(ledger, new, worker="w2") == KEPT
 
     def test_a_lease_whose_task_ended_is_lost(self, ledger: Ledger) -> None:
         made = planned(ledger, fan_job(), 3)
@@ -134,10 +134,10 @@ class Holding(Suite):
         fail(ledger, retrying, delay_s=9)
         fail(ledger, failed, permanent=True)
         lost = frozenset({done.task_id, retrying.task_id, failed.task_id})
-        assert beat(ledger, done, retrying, failed) == Renewal(lost=lost)
+        assert heartbeat(ledger, done, retrying, failed) == Renewal(lost=lost)
 
     def test_a_lease_of_no_task_at_all_is_lost(self, ledger: Ledger) -> None:
-        answer = ledger.renew("w1", [Beat(987654, 1)], lease_ttl_s=TTL_S)
+        answer = ledger.renew("w1", [Heartbeat(987654, 1)], lease_ttl_s=TTL_S)
         assert answer == Renewal(lost=frozenset({987654}))
 
     def test_a_cancelled_job_is_told_to_its_holders(self, ledger: Ledger, clock: FakeClock) -> None:
@@ -148,15 +148,15 @@ class Holding(Suite):
         current = take(ledger, worker="w2")
         assert ledger.cancel(made.key, reason="no longer wanted")
         ids = {lease.task_id for lease in current}
-        assert beat(ledger, *current, worker="w2") == Renewal(cancelled=frozenset(ids))
-        assert beat(ledger, stale) == Renewal(cancelled=frozenset({stale.task_id}))
+        assert heartbeat(ledger, *current, worker="w2") == Renewal(cancelled=frozenset(ids))
+        assert heartbeat(ledger, stale) == Renewal(cancelled=frozenset({stale.task_id}))
 
     def test_a_cancelled_job_is_told_to_whoever_ended_before_it(self, ledger: Ledger) -> None:
         made = submit(ledger, line_job())
         done = take_one(ledger)
         finish(ledger, made, done)
         ledger.cancel(made.key, reason="no longer wanted")
-        assert beat(ledger, done) == Renewal(cancelled=frozenset({done.task_id}))
+        assert heartbeat(ledger, done) == Renewal(cancelled=frozenset({done.task_id}))
 
     def test_each_beat_has_its_own_answer(self, ledger: Ledger, clock: FakeClock) -> None:
         made = planned(ledger, fan_job(), 3)
@@ -166,11 +166,11 @@ class Holding(Suite):
         finish(ledger, made, done)
         ledger.cancel(other.key, reason="no")
         clock.advance(TTL_S - 1)
-        beat(ledger, kept)
+        heartbeat(ledger, kept)
         clock.advance(1)
         ledger.rescue()
         take(ledger, worker="w2", jobs=[made.key])
-        answer = beat(ledger, kept, lost, done, gone, progress=0.5)
+        answer = heartbeat(ledger, kept, lost, done, gone, progress=0.5)
         assert answer == Renewal(
             lost=frozenset({lost.task_id, done.task_id}), cancelled=frozenset({gone.task_id})
         )
@@ -197,7 +197,7 @@ class Holding(Suite):
         assert sorted(ledger.workers()) == ["w1", "w2", "w3", "w4"]
         finish(ledger, made, leases[0])
         ledger.release([(leases[3].task_id, leases[3].fence)], reason="drain")
-        beat(ledger, leases[1], worker="w2")
+        heartbeat(ledger, leases[1], worker="w2")
         fail(ledger, leases[4])
         assert ledger.workers() == ["w2"]
 
@@ -248,7 +248,7 @@ class Holding(Suite):
         ledger.defer(second.task_id, second.fence, token="second", timeout_s=600)
         assert fail(ledger, second) is TaskState.RETRYING
         assert ledger.deferred("second") is None
-        beat(ledger, take_one(ledger))
+        heartbeat(ledger, take_one(ledger))
         assert [ledger.deferred(token) for token in ("first", "second")] == [None, None]
 
     def test_a_beat_that_crosses_a_deferral_does_not_shorten_it(
@@ -257,7 +257,7 @@ class Holding(Suite):
         submit(ledger, line_job())
         lease = take_one(ledger)
         ledger.defer(lease.task_id, lease.fence, token="t", timeout_s=600)
-        assert beat(ledger, lease) == KEPT
+        assert heartbeat(ledger, lease) == KEPT
         clock.advance(599)
         assert ledger.rescue(dead=["w1"]) == 0
         assert ledger.deferred("t") == lease

@@ -73,7 +73,7 @@ class Reading(Suite):
     def test_a_job_comes_back_as_it_was_submitted(self, ledger: Ledger) -> None:
         made = job(
             step("a", needs="gpu", timeout_s=1.5, retry_delays_s=(1.0, 2.0), params=("x",)),
-            step("b", one=["a"], concurrency=2, light=True, publish="{index}.txt"),
+            step("b", one=["a"], concurrency=2, durable=False, publish="{index}.txt"),
             priority=-3,
         )
         submit(ledger, made)
@@ -122,7 +122,7 @@ class Reading(Suite):
             (row(ledger, made, "hear[0]"), Output(with_files.key, done.result, done.receipt.files))
         ]
         assert list(ledger.receipts(made.key)) == expected
-        ledger.spoil([with_files.task_id], reason="gone")
+        ledger.invalidate([with_files.task_id], reason="gone")
         assert list(ledger.receipts(made.key)) == []
         finish(ledger, made, held, files=1)
         assert [task.name for task, _ in ledger.receipts(made.key)] == ["hear[3]"]
@@ -147,7 +147,7 @@ class Reading(Suite):
         assert ledger.outputs("nobody", "fetch") == []
         assert ledger.retry("nobody") == 0
         assert not ledger.cancel("nobody", reason="no")
-        assert not ledger.forget("nobody")
+        assert not ledger.delete("nobody")
         assert not ledger.mark("nobody", JobState.RUNNING)
         assert ledger.deferred("nothing") is None
 
@@ -202,7 +202,7 @@ class Reading(Suite):
         made = planned(ledger, fan_job(), 5)
         assert finish(ledger, made, *take(ledger, 3)) == [True] * 3
         seen = ledger.events()[-1].seq
-        assert ledger.forget(made.key)
+        assert ledger.delete(made.key)
         other = submit(ledger, line_job(key="other"))
         take_one(ledger)
         told = sorted((event.job_key, event.now) for event in ledger.events(seen))

@@ -9,10 +9,10 @@ from intermission.testing.ledger.suite import (
     FakeClock,
     Ledger,
     Suite,
-    beat,
     events_of,
     fail,
     finish,
+    heartbeat,
     job_row,
     planned,
     row,
@@ -29,7 +29,7 @@ class Recovering(Suite):
     def test_a_released_task_is_claimable_at_once_and_not_counted(self, ledger: Ledger) -> None:
         made = planned(ledger, fan_job(), 2)
         leased, running = take(ledger)
-        beat(ledger, running)
+        heartbeat(ledger, running)
         leases = iter([(leased.task_id, leased.fence), (running.task_id, running.fence)])
         assert ledger.release(leases, reason="spot notice") == 2
         assert [row(ledger, made, f"hear[{n}]").state for n in (0, 1)] == [A, A]
@@ -76,7 +76,7 @@ class Recovering(Suite):
         lease = take_one(ledger)
         for _ in range(3):
             ledger.release([(lease.task_id, lease.fence)], reason="drain")
-            beat(ledger, lease)
+            heartbeat(ledger, lease)
         assert row(ledger, made, "fetch").attempts >= 0
 
     def test_a_lease_ends_at_its_time_and_not_before(
@@ -148,7 +148,7 @@ class Recovering(Suite):
         clock.advance(TTL_S)
         ledger.rescue()
         assert finish(ledger, made, lease) == [False]
-        assert beat(ledger, lease).lost == {lease.task_id}
+        assert heartbeat(ledger, lease).lost == {lease.task_id}
         assert row(ledger, made, "a").state is F
 
     def test_rescue_leaves_ended_tasks_alone(self, ledger: Ledger, clock: FakeClock) -> None:
@@ -168,10 +168,10 @@ class Recovering(Suite):
     ) -> None:
         made = submit(ledger, job(step("a")))
         lease = take_one(ledger)
-        beat(ledger, lease)
+        heartbeat(ledger, lease)
         clock.advance(TTL_S)
         ledger.rescue()
-        beat(ledger, lease)
+        heartbeat(ledger, lease)
         finish(ledger, made, lease)
         assert events_of(ledger, lease.task_id) == [
             ("pending", "leased"),

@@ -26,9 +26,9 @@ from intermission.testing.ledger.suite import (
     FakeClock,
     Ledger,
     Suite,
-    beat,
     fail,
     finish,
+    heartbeat,
     job_row,
     planned,
     row,
@@ -45,7 +45,7 @@ B, P, D = TaskState.BLOCKED, TaskState.PENDING, TaskState.DONE
 
 def plan_again(ledger: Ledger, made: Job, found: Sequence[str], name: str = "cut") -> None:
     """Lose a plan's receipt and run it once more, with this outcome."""
-    ledger.spoil([row(ledger, made, name).id], reason="its receipt is gone")
+    ledger.invalidate([row(ledger, made, name).id], reason="its receipt is gone")
     leases = take_named(ledger, worker="planner")
     assert finish(ledger, made, leases.pop(name), found=found) == [True]
     ledger.release([(lease.task_id, lease.fence) for lease in leases.values()], reason="not mine")
@@ -77,7 +77,7 @@ class Replanning(Suite):
         made = planned(ledger, two_stage_job(), 1)
         for _ in ("look", "scenes"):
             finish(ledger, made, take_one(ledger))
-        ledger.spoil([row(ledger, made, "cut").id], reason="its receipt is gone")
+        ledger.invalidate([row(ledger, made, "cut").id], reason="its receipt is gone")
         plans = take_named(ledger)
         finish(ledger, made, plans["split"], found=chunks(1))
         finish(ledger, made, plans["cut"], found=chunks(1))
@@ -179,7 +179,7 @@ class Replanning(Suite):
         assert set(states_of(ledger, made)) == {"cut", "sample[0]", "read[0]", "index"}
         removed = held["read[2]"]
         assert finish(ledger, made, removed) == [False]
-        assert beat(ledger, removed) == Renewal(lost=frozenset({removed.task_id}))
+        assert heartbeat(ledger, removed) == Renewal(lost=frozenset({removed.task_id}))
         assert finish(ledger, made, held["read[0]"]) == [True]
         index = take_one(ledger)
         assert index.step == "index"
@@ -187,7 +187,7 @@ class Replanning(Suite):
 
     def test_chunks_nobody_had_claimed_are_removed_too(self, ledger: Ledger) -> None:
         made = planned(ledger, chain_job(), 3)
-        ledger.spoil([row(ledger, made, "cut").id], reason="its receipt is gone")
+        ledger.invalidate([row(ledger, made, "cut").id], reason="its receipt is gone")
         finish(ledger, made, take_one(ledger), found=chunks(1))
         assert run(ledger, made) == ["sample[0]", "read[0]", "index"]
         assert job_row(ledger, made).state is JobState.DONE
@@ -203,7 +203,7 @@ class Replanning(Suite):
         made = planned(ledger, fan_job(), 3)
         done, running, leased = take(ledger)
         finish(ledger, made, done)
-        beat(ledger, running)
+        heartbeat(ledger, running)
         before = by_name(ledger, made)
         plan_again(ledger, made, chunks(3, salt="other"))
         after = by_name(ledger, made)
@@ -214,7 +214,7 @@ class Replanning(Suite):
             assert (new.id != old.id) or (new.fence > old.fence)
         assert ledger.outputs(made.key, "hear") == [None, None, None]
         assert finish(ledger, made, done, running, leased) == [False, False, False]
-        assert beat(ledger, running, leased).lost == {running.task_id, leased.task_id}
+        assert heartbeat(ledger, running, leased).lost == {running.task_id, leased.task_id}
         assert run(ledger, made) == ["hear[0]", "hear[1]", "hear[2]", "join"]
 
     def test_one_other_chunk_replaces_what_hangs_on_it_alone(self, ledger: Ledger) -> None:
@@ -244,7 +244,7 @@ class Replanning(Suite):
         plan_again(ledger, made, chunks(2))
         again = take_named(ledger, worker="w2")["hear[1]"]
         assert finish(ledger, made, zombie) == [False]
-        assert beat(ledger, zombie).lost == {zombie.task_id}
+        assert heartbeat(ledger, zombie).lost == {zombie.task_id}
         assert finish(ledger, made, again) == [True]
         assert finish(ledger, made, zombie) == [False]
 
@@ -274,7 +274,7 @@ class Replanning(Suite):
                 for lease in named.values():
                     finish(ledger, made, lease, found=at_first)
             plans = [row(ledger, made, name).id for name in ("cut", "split")]
-            ledger.spoil(plans, reason="their receipts are gone")
+            ledger.invalidate(plans, reason="their receipts are gone")
             cut = take_named(ledger, worker="w2", jobs=[made.key])["cut"]
             # With `split` still to run again, nobody can name the fan-in's new task yet.
             assert finish(ledger, made, cut, found=found) == [True]
@@ -284,7 +284,7 @@ class Replanning(Suite):
     def test_a_plan_that_fails_when_it_runs_again_ends_the_job(self, ledger: Ledger) -> None:
         made = planned(ledger, fan_job(), 2)
         hears = take(ledger)
-        ledger.spoil([row(ledger, made, "cut").id], reason="its receipt is gone")
+        ledger.invalidate([row(ledger, made, "cut").id], reason="its receipt is gone")
         cut = take_one(ledger)
         assert fail(ledger, cut, permanent=True) is TaskState.FAILED
         finish(ledger, made, *hears)
@@ -306,7 +306,7 @@ class Replanning(Suite):
             finish(ledger, made, take_one(ledger), found=chunks(1))
         hear = take_one(ledger)
         scenes = row(ledger, made, "scenes")
-        ledger.spoil([scenes.id], reason="its bytes are gone")
+        ledger.invalidate([scenes.id], reason="its bytes are gone")
         fail(ledger, take_one(ledger), permanent=True)
         finish(ledger, made, hear)
         states = states_of(ledger, made)
@@ -324,7 +324,7 @@ class Replanning(Suite):
         for _ in range(3):  # cut, look[0], scenes
             finish(ledger, made, take_one(ledger), found=chunks(1))
         title = take_one(ledger)
-        ledger.spoil([row(ledger, made, "cut").id], reason="its receipt is gone")
+        ledger.invalidate([row(ledger, made, "cut").id], reason="its receipt is gone")
         assert fail(ledger, take_one(ledger), permanent=True) is TaskState.FAILED
         assert finish(ledger, made, title) == [True]
         states = states_of(ledger, made)

@@ -19,9 +19,9 @@ from intermission.testing.ledger.suite import (
     FakeClock,
     Ledger,
     Suite,
-    beat,
     fail,
     finish,
+    heartbeat,
     job_row,
     planned,
     row,
@@ -95,7 +95,7 @@ class Restarting(Suite):
         ledger.cancel(made.key, reason="no")
         assert ledger.retry(made.key) == 2
         assert finish(ledger, made, old) == [False]
-        assert beat(ledger, old).lost == {old.task_id}
+        assert heartbeat(ledger, old).lost == {old.task_id}
         new = take_one(ledger)
         assert new.fence > old.fence
         assert finish(ledger, made, old) == [False]
@@ -187,7 +187,7 @@ class Restarting(Suite):
         assert job_row(ledger, made).state is JobState.CANCELLED
 
     def test_retry_of_a_gap_runs_the_fan_in_again(self, ledger: Ledger) -> None:
-        made = planned(ledger, chain_job(gap=True), 2)
+        made = planned(ledger, chain_job(skippable=True), 2)
         first, second = take(ledger)
         fail(ledger, first, permanent=True)
         finish(ledger, made, second)
@@ -211,7 +211,7 @@ class Restarting(Suite):
 
     def test_a_gap_is_retried_while_its_fan_in_waits_or_runs(self, ledger: Ledger) -> None:
         for key, claimed in (("waits", False), ("runs", True)):
-            made = planned(ledger, fan_job(gap=True, key=key), 1)
+            made = planned(ledger, fan_job(skippable=True, key=key), 1)
             gap = take_one(ledger, jobs=[key])
             fail(ledger, gap, permanent=True)
             join = take_one(ledger, jobs=[key]) if claimed else None
@@ -225,7 +225,7 @@ class Restarting(Suite):
         made = submit(ledger, chain_job())
         run(ledger, made)
         before = {task.name: task for task in ledger.tasks(made.key)}
-        spoiled = ledger.spoil([before["sample[1]"].id], reason="a byte flipped")
+        spoiled = ledger.invalidate([before["sample[1]"].id], reason="a byte flipped")
         assert {task.name: task.state for task in spoiled} == {
             "sample[1]": C,
             "read[1]": B,
@@ -248,15 +248,15 @@ class Restarting(Suite):
         a = take_one(ledger)
         finish(ledger, made, a)
         b, c, d, e, f = take(ledger, 5)  # and g stays pending
-        beat(ledger, c)
+        heartbeat(ledger, c)
         fail(ledger, d, delay_s=9)
         ledger.release([(e.task_id, e.fence)], reason="drain")
         fail(ledger, f, permanent=True)
-        spoiled = ledger.spoil([a.task_id], reason="gone")
+        spoiled = ledger.invalidate([a.task_id], reason="gone")
         assert states_of(ledger, made) == {"a": C, **dict.fromkeys("bcdeg", B), "f": F}
         assert {task.name for task in spoiled} == set("abcdeg")
         assert finish(ledger, made, a, b, c, e) == [False] * 4
-        assert beat(ledger, b, c, e).lost == {b.task_id, c.task_id, e.task_id}
+        assert heartbeat(ledger, b, c, e).lost == {b.task_id, c.task_id, e.task_id}
         clock.advance(TTL_S)
         assert ledger.rescue() == 0
         assert run(ledger, made) == ["a", *"bcdeg"]
@@ -268,24 +268,24 @@ class Restarting(Suite):
             run(ledger, made)
             fetch, pack = (row(ledger, made, name).id for name in ("fetch", "pack"))
             if at_once:
-                spoiled = ledger.spoil([fetch, pack], reason="gone")
+                spoiled = ledger.invalidate([fetch, pack], reason="gone")
                 assert sorted(task.id for task in spoiled) == sorted([fetch, pack])
             elif at_once is None:
-                ledger.spoil([fetch], reason="gone")
-                assert ledger.spoil([pack], reason="gone") == []
+                ledger.invalidate([fetch], reason="gone")
+                assert ledger.invalidate([pack], reason="gone") == []
             else:
-                ledger.spoil([pack], reason="gone")
-                ledger.spoil([fetch], reason="gone")
+                ledger.invalidate([pack], reason="gone")
+                ledger.invalidate([fetch], reason="gone")
             assert states_of(ledger, made) == {"fetch": C, "pack": B}
             assert run(ledger, made) == ["fetch", "pack"]
 
     def test_what_is_sent_back_behind_a_plan_that_failed_is_cancelled(self, ledger: Ledger) -> None:
         made = submit(ledger, fan_job())
         run(ledger, made)
-        ledger.spoil([row(ledger, made, "cut").id], reason="gone")
+        ledger.invalidate([row(ledger, made, "cut").id], reason="gone")
         fail(ledger, take_one(ledger), permanent=True)
         assert states_of(ledger, made)["join"] is D
-        ledger.spoil([row(ledger, made, "hear[0]").id], reason="gone")
+        ledger.invalidate([row(ledger, made, "hear[0]").id], reason="gone")
         assert states_of(ledger, made)["join"] is X
         assert run(ledger, made) == ["hear[0]"]
         assert job_row(ledger, made).state is JobState.FAILED
@@ -299,8 +299,8 @@ class Restarting(Suite):
         fail(ledger, failed, permanent=True)
         before = (ledger.events(), list(ledger.tasks(made.key)))
         ids = [held.task_id, failed.task_id, row(ledger, made, "join").id, 98765]
-        assert ledger.spoil(ids, reason="gone") == []
-        assert ledger.spoil([], reason="gone") == []
+        assert ledger.invalidate(ids, reason="gone") == []
+        assert ledger.invalidate([], reason="gone") == []
         assert (ledger.events(), list(ledger.tasks(made.key))) == before
 
     def test_a_spoiled_task_that_fails_for_good_takes_its_dependants_along(
@@ -308,7 +308,7 @@ class Restarting(Suite):
     ) -> None:
         made = submit(ledger, fan_job())
         run(ledger, made)
-        ledger.spoil([row(ledger, made, "hear[1]").id], reason="gone")
+        ledger.invalidate([row(ledger, made, "hear[1]").id], reason="gone")
         lease = take_one(ledger)
         assert (lease.step, lease.attempt) == ("hear", 1)
         fail(ledger, lease, permanent=True)
@@ -319,17 +319,17 @@ class Restarting(Suite):
         made = submit(ledger, line_job())
         other = submit(ledger, line_job(key="other"))
         lease = take_one(ledger, jobs=[made.key])
-        assert not ledger.forget(made.key)
-        beat(ledger, lease)
-        assert not ledger.forget(made.key)
+        assert not ledger.delete(made.key)
+        heartbeat(ledger, lease)
+        assert not ledger.delete(made.key)
         assert len(states_of(ledger, made)) == 2
         ledger.release([(lease.task_id, lease.fence)], reason="drain")
-        assert ledger.forget(made.key)
-        assert not ledger.forget(made.key)
+        assert ledger.delete(made.key)
+        assert not ledger.delete(made.key)
         assert [shown.job for shown in ledger.jobs()] == [other]
         assert list(ledger.tasks(made.key)) == []
         assert finish(ledger, made, lease) == [False]
-        assert beat(ledger, lease).lost == {lease.task_id}
+        assert heartbeat(ledger, lease).lost == {lease.task_id}
 
     def test_a_lease_of_a_forgotten_job_never_fits_the_job_submitted_again(
         self, ledger: Ledger
@@ -337,11 +337,11 @@ class Restarting(Suite):
         made = submit(ledger, line_job())
         zombie = take_one(ledger)
         ledger.release([(zombie.task_id, zombie.fence)], reason="drain")
-        assert ledger.forget(made.key)
+        assert ledger.delete(made.key)
         submit(ledger, made)
         lease = take_one(ledger, worker="w2")
         assert finish(ledger, made, zombie) == [False]
-        assert beat(ledger, zombie).lost == {zombie.task_id}
+        assert heartbeat(ledger, zombie).lost == {zombie.task_id}
         assert fail(ledger, zombie, permanent=True) is None
         assert finish(ledger, made, lease) == [True]
 

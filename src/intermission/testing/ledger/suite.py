@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from intermission.model import (
-    Beat,
     Failure,
+    Heartbeat,
     Job,
     JobRow,
     Lease,
@@ -32,10 +32,10 @@ __all__ = [
     "Ledger",
     "OpenLedger",
     "Suite",
-    "beat",
     "events_of",
     "fail",
     "finish",
+    "heartbeat",
     "job_row",
     "planned",
     "row",
@@ -133,15 +133,15 @@ def fail(
     return state
 
 
-def beat(
+def heartbeat(
     ledger: Ledger,
     *leases: Lease,
     worker: str = "w1",
     progress: float = 0.0,
     lease_ttl_s: float = TTL_S,
 ) -> Renewal:
-    beats = [Beat(lease.task_id, lease.fence, progress) for lease in leases]
-    return ledger.renew(worker, beats, lease_ttl_s=lease_ttl_s)
+    heartbeats = [Heartbeat(lease.task_id, lease.fence, progress) for lease in leases]
+    return ledger.renew(worker, heartbeats, lease_ttl_s=lease_ttl_s)
 
 
 def row(ledger: Ledger, made: Job, name: str) -> TaskRow:

@@ -35,7 +35,7 @@ DRAIN_ROUNDS_MAX = 200
 picks = st.integers(0, 255)
 several = st.lists(picks, min_size=1, max_size=4)
 
-Held = TypeVar("Held", Lease, Completion)
+HeldLease = TypeVar("HeldLease", Lease, Completion)
 
 
 class Machine(RuleBasedStateMachine):
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         """For what would undo most of what the other rules build up."""
         return self.turn % 8 == 0 and bool(self.oracle.jobs)
 
-    def one_of(self, some: list[Held], picked: int) -> Held:
+    def one_of(self, some: list[HeldLease], picked: int) -> HeldLease:
         held = [one for one in some if self.is_held(one)]
         among = held if held and picked % 4 else some
         return among[picked // 4 % len(among)]
@@ -205,7 +205,7 @@ class Machine(RuleBasedStateMachine):
     def forget_job(self, key: str) -> None:
         held = any(row.state in HELD for row in self.oracle.jobs[key].rows.values())
         with self.change(key):
-            assert self.ledger.forget(key) != held
+            assert self.ledger.delete(key) != held
         assert (key in self.oracle.jobs) == held
         if not held:
             self.oracle.cancelled_by_hand.discard(key)

@@ -58,14 +58,14 @@ class Users(Machine):
             assert stays or row.attempts == 0
 
     @step(some=st.lists(picks, min_size=1, max_size=2))
-    def spoil(self, some: list[int]) -> None:
+    def invalidate(self, some: list[int]) -> None:
         if not self.any_in(TaskState.DONE):
             return self.proceed(some[0])
         before = self.oracle.rows
         done = sorted(id for id, row in before.items() if row.state is TaskState.DONE)
         lost = {done[pick % len(done)] for pick in some}
         with self.change(*self.jobs_of(lost)):
-            spoiled = self.ledger.spoil(lost, reason="its bytes are gone")
+            spoiled = self.ledger.invalidate(lost, reason="its bytes are gone")
         after = self.oracle.rows
         back = {id for id in after if after[id].fence > before[id].fence}
         assert {row.id for row in spoiled} == back  # others may be told another reason
@@ -73,7 +73,7 @@ class Users(Machine):
             assert after[id].state is not TaskState.DONE
 
     @step(pick=picks)
-    def forget(self, pick: int) -> None:
+    def delete(self, pick: int) -> None:
         if not self.seldom():
             return self.proceed(pick)
         self.forget_job(self.key(pick))

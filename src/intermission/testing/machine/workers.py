@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import hypothesis.strategies as st
 
-from intermission.model import HELD, Beat, Failure, JobState, TaskState
+from intermission.model import HELD, Failure, Heartbeat, JobState, TaskState
 from intermission.testing.machine.base import (
     RECENT,
     TTL_S,
@@ -74,8 +74,8 @@ class Workers(Machine):
         gone = {lease.task_id for lease in leases if lease not in kept}
         told = {id for id in gone if self._is_cancelled(id)}
         with self.change(*self.jobs_of(lease.task_id for lease in kept)):
-            beats = [Beat(lease.task_id, lease.fence, 0.5) for lease in leases]
-            answer = self.ledger.renew(WORKERS[worker % 3], beats, lease_ttl_s=TTL_S)
+            heartbeats = [Heartbeat(lease.task_id, lease.fence, 0.5) for lease in leases]
+            answer = self.ledger.renew(WORKERS[worker % 3], heartbeats, lease_ttl_s=TTL_S)
             assert (answer.lost, answer.cancelled) == (gone - told, told)
             for lease in kept:
                 if lease.task_id not in self.oracle.deferred:

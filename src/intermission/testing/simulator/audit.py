@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from intermission.engine.dependants import EVERY, dependants
+from intermission.engine.graph import EVERY, dependants
 from intermission.engine.receipt import receipt_key
 from intermission.errors import AlreadyExists, NotFound
 from intermission.model import HELD, Completion, Job, Lease, Receipt, StepKind, TaskRow, TaskState
@@ -154,7 +154,7 @@ class Audit:
         if name == "complete":
             return self._complete(ledger, *args)
         result = getattr(ledger, name)(*args, **options)
-        if name == "spoil":
+        if name == "invalidate":
             self.counts["task spoiled"] += len(result)
         return result
 

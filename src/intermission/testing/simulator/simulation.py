@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from intermission.engine.keeper import TICK_S
+from intermission.engine.lease_renewer import TICK_S
 from intermission.model import JobState
 from intermission.telemetry import listen
 from intermission.testing.clock import FakeClock
 from intermission.testing.faults import Crashed
 from intermission.testing.simulator.audit import Violation
-from intermission.testing.simulator.chores import Rebuilder
-from intermission.testing.simulator.ending import Results, check_end
+from intermission.testing.simulator.fault_injector import FAULTS, Mischief
+from intermission.testing.simulator.final_checks import Results, check_end
 from intermission.testing.simulator.ledgers import Ledgers
-from intermission.testing.simulator.mischief import FAULTS, Mischief
+from intermission.testing.simulator.maintenance_actor import Rebuilder
 from intermission.testing.simulator.process import Process
 from intermission.testing.simulator.worker import Worker
 from intermission.testing.simulator.world import World

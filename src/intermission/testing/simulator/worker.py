@@ -11,21 +11,21 @@ import logging
 from collections.abc import Callable, Sequence
 from random import Random
 
-from intermission.engine import record
-from intermission.engine.keeper import Held, Keeper
-from intermission.engine.outcome import Failed, Faulted, Finished, Outcome, Spoiled
-from intermission.engine.plan import expand, with_gaps
+from intermission.engine import completion
+from intermission.engine.lease_renewer import HeldLease, LeaseRenewer
+from intermission.engine.outcome import CorruptInput, Failed, Finished, HostFault, Outcome
+from intermission.engine.planning import expand, with_skipped
 from intermission.engine.publish import publish
-from intermission.engine.run_task import Hooks, Work, gaps, run_task
+from intermission.engine.run_task import Hooks, Work, run_task, skipped_inputs
 from intermission.engine.workspace import Workspace
 from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError, LedgerError
+from intermission.maintenance.rebuild import remember_job
+from intermission.maintenance.verify import verify
 from intermission.model import Completion, JobState, Lease
 from intermission.telemetry import reached
 from intermission.testing.simulator.process import Process
-from intermission.testing.simulator.talk import TALK
+from intermission.testing.simulator.sample_pipeline import TALK
 from intermission.testing.simulator.world import World
-from intermission.upkeep.rebuild import remember_job
-from intermission.upkeep.verify import verify
 
 LEASE_TTL_S = 8.0
 RENEW_EVERY_S = 2.0
@@ -56,7 +56,7 @@ class Worker(Process):
         super().__init__(world, name, is_local=random.random() < 0.5)
         self._outputs = self.wire("outputs", world.outputs_call)
         self._work = Work(world.job, TALK, self.store, self._outputs, world.scratch, name)
-        self._keeper = Keeper(
+        self._renewer = LeaseRenewer(
             name,
             world.clock,
             lease_ttl_s=LEASE_TTL_S,
@@ -65,10 +65,12 @@ class Worker(Process):
             on_cancelled=self._on_lost,
         )
         beside = self.wire("keeper", self.ledger_call(f"{name}-keeper"))
-        self._keeper.open(_NAME, Workspace(world.scratch, lambda: self.store, None, lambda: beside))
+        self._renewer.open(
+            _NAME, Workspace(world.scratch, lambda: self.store, None, lambda: beside)
+        )
 
     def tick(self) -> None:
-        self._keeper.tick()
+        self._renewer.tick()
 
     def check(self) -> None:
         if self._lease is not None and self._slot_ends is not None:
@@ -83,7 +85,7 @@ class Worker(Process):
             self._slot_ends = ""
         return self.is_busy
 
-    def _on_lost(self, _: str, held: Held) -> None:
+    def _on_lost(self, _: str, held: HeldLease) -> None:
         self.world.audit.counts["lease lost"] += 1
         if self._lease is not None and self._lease.task_id == held.task_id:
             self._slot_ends = "its lease was lost"
@@ -122,9 +124,9 @@ class Worker(Process):
         )
         reached("after-claim")
         deadline_s = asked_at_s + LEASE_TTL_S
-        held = [Held(one.task_id, one.fence, deadline_s, asked_at_s) for one in leases]
+        held = [HeldLease(one.task_id, one.fence, deadline_s, asked_at_s) for one in leases]
         self._lost.clear()
-        self._keeper.hold(_NAME, held)
+        self._renewer.hold(_NAME, held)
         return leases
 
     def _has_ended(self) -> bool:
@@ -176,9 +178,9 @@ class Worker(Process):
                 return Failed(*ids, "SlotDied", "the slot was killed", False)
             verdict = str(e)
         except CorruptArtifact as e:
-            return Spoiled(*ids, e.task_key, e.key, str(e))
+            return CorruptInput(*ids, e.task_key, e.key, str(e))
         except EnvironmentFault as e:
-            return Faulted(*ids, e.message, e.remedy, e.exit_code)
+            return HostFault(*ids, e.message, e.remedy, e.exit_code)
         except Exception as e:
             permanent = isinstance(e, IntermissionError) and not e.retryable
             return Failed(*ids, type(e).__name__, str(e), permanent)
@@ -189,7 +191,7 @@ class Worker(Process):
 
     def _executes(self, lease: Lease) -> Callable[[float], None]:
         """What a step's report of progress does: it tells that the step is running."""
-        key = with_gaps(lease.key, gaps(lease))
+        key = with_skipped(lease.key, skipped_inputs(lease))
         stood = self.world.audit.standing(lease.step, key)
 
         def executing(_: float) -> None:
@@ -205,26 +207,28 @@ class Worker(Process):
         if not finished:
             return
         for _ in range(1 + self.next_completion_repeats):
-            record.complete(self.ledger, self.store, self.world.job, finished, self.world.scratch)
+            completion.complete(
+                self.ledger, self.store, self.world.job, finished, self.world.scratch
+            )
         self.next_completion_repeats = False
-        self.world.sent += [(self, lease, completion) for lease, completion in finished]
-        self._keeper.let_go(_NAME, [lease.task_id for lease, _ in finished])
+        self.world.sent += [(self, lease, done) for lease, done in finished]
+        self._renewer.let_go(_NAME, [lease.task_id for lease, _ in finished])
 
     def _record_trouble(self, lease: Lease, outcome: Outcome) -> None:
         job = self.world.job
         held = [(lease.task_id, lease.fence)]
         if isinstance(outcome, Failed):
-            self.ledger.fail([record.failure(job, lease, outcome, RETRY_DELAYS_S)])
-        elif isinstance(outcome, Spoiled):
+            self.ledger.fail([completion.failure(job, lease, outcome, RETRY_DELAYS_S)])
+        elif isinstance(outcome, CorruptInput):
             lost = {outcome.input_key: [outcome.file_key]}
-            record.spoil(self.ledger, self.store, job, lost, outcome.message)
+            completion.invalidate(self.ledger, self.store, job, lost, outcome.message)
             self.ledger.release(held, reason=outcome.message)
-        elif isinstance(outcome, Faulted):
+        elif isinstance(outcome, HostFault):
             self.ledger.release(held, reason=outcome.message)
             self.draining = outcome.message
-        self._keeper.let_go(_NAME, [lease.task_id])
+        self._renewer.let_go(_NAME, [lease.task_id])
 
     def _give_back(self, leases: Sequence[Lease], reason: str) -> None:
         reached("before-release")
         self.ledger.release([(one.task_id, one.fence) for one in leases], reason=reason)
-        self._keeper.let_go(_NAME, [one.task_id for one in leases])
+        self._renewer.let_go(_NAME, [one.task_id for one in leases])

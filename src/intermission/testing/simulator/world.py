@@ -12,7 +12,7 @@ from intermission.ports.ledger import Ledger
 from intermission.testing.clock import FakeClock
 from intermission.testing.simulator.audit import Audit
 from intermission.testing.simulator.ledgers import Ledgers
-from intermission.testing.simulator.talk import talk_job
+from intermission.testing.simulator.sample_pipeline import talk_job
 
 if TYPE_CHECKING:
     from intermission.testing.simulator.process import Process

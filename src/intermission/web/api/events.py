@@ -12,14 +12,14 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from intermission.app.fleet import Fleet
-from intermission.app.look import last_event
+from intermission.composition.documents import last_event
+from intermission.composition.fleet import Fleet
 from intermission.model import Event
-from intermission.web.api.hub import SEND_S, Hub, Watcher, frame
+from intermission.web.api.event_broadcaster import SEND_S, Hub, Watcher, frame
+from intermission.web.api.event_log_reader import PAGE
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.api.paging import NUMBER_MAX, Limit
-from intermission.web.api.shapes import EventPage, EventShape
-from intermission.web.api.tail import PAGE
+from intermission.web.api.schemas import EventPage, EventShape
 from intermission.web.problems import Problem, documented
 
 SCAN_MAX = 20 * PAGE

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from intermission.app.failures import FailureGroup, failure_groups, put_back_all
-from intermission.app.fleet import Fleet
-from intermission.app.look import timestamp
-from intermission.web.api.shapes import When
+from intermission.composition.documents import timestamp
+from intermission.composition.fleet import Fleet
+from intermission.operations.failures import FailureGroup, failure_groups, put_back_all
+from intermission.web.api.schemas import When
 from intermission.web.problems import documented
 
 JOBS_SHOWN = 100
@@ -82,7 +82,7 @@ def failures_router(fleet: Fleet) -> APIRouter:
         which = {} if body is None else body.model_dump()
         put_back = put_back_all(fleet.ledger, failure_groups(fleet.ledger, **which))
         if put_back:
-            fleet.ring()
+            fleet.notify()
         return PutBack(put_back=put_back)
 
     return router

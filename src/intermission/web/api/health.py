@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from intermission.app.fleet import Fleet
-from intermission.web.api.tail import Tail
+from intermission.composition.fleet import Fleet
+from intermission.web.api.event_log_reader import Tail
 from intermission.web.problems import documented
 
 

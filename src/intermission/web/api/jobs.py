@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from intermission.app.fleet import Fleet
-from intermission.app.places import as_place, is_url, uri_of
+from intermission.composition.fleet import Fleet
+from intermission.composition.locations import as_location, is_url, uri_of
 from intermission.model import JobRow, JobState, canonical
 from intermission.ports.ledger import Ledger
-from intermission.web.api.admission import Admission
+from intermission.web.api.idempotency import Repeats
 from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
-from intermission.web.api.repeats import Repeats
-from intermission.web.api.shapes import JobPage, JobShape, Retried
+from intermission.web.api.schemas import JobPage, JobShape, Retried
+from intermission.web.api.submission_policy import Admission
 from intermission.web.problems import Problem, documented
 
 PRIORITY_MAX = 1000
@@ -173,6 +173,6 @@ def _changes(fleet: Fleet) -> APIRouter:
 def _uri(source: str) -> str:
     """The URI of what a job shows as its source; of no job's, where it is none."""
     try:
-        return uri_of(as_place(source) if is_url(source) else FilePath(source))
+        return uri_of(as_location(source) if is_url(source) else FilePath(source))
     except ValueError:  # a path that is not absolute
         return ""

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from intermission.app.fleet import Fleet
+from intermission.composition.fleet import Fleet
 from intermission.model import Limit
 from intermission.web.api.jobs import job_row
 from intermission.web.problems import Problem, documented

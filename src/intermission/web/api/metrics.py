@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from intermission.model import CLAIMABLE, HELD, Event, Job, JobState, StepKind, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
-from intermission.web.api.tail import PAGE
+from intermission.web.api.event_log_reader import PAGE
 from intermission.web.problems import RETRY_AFTER_S, Problem, documented
 
 LOOK_EVERY_S = 5.0

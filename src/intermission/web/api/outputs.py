@@ -21,8 +21,8 @@ from starlette.datastructures import Headers
 from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from intermission.app.fleet import Fleet
-from intermission.app.places import place_of
+from intermission.composition.fleet import Fleet
+from intermission.composition.locations import location_of
 from intermission.engine.publish import published_name
 from intermission.errors import CorruptArtifact
 from intermission.model import FileRef, JobRow, JobState
@@ -219,7 +219,7 @@ class _Known:
         found: dict[str, tuple[str, FileRef]] = {}
         for task, output in self._fleet.ledger.receipts(row.job.key):
             spec = row.job.step(task.step)
-            if spec.publish is None or spec.front:  # the front leads to the same files once more
+            if spec.publish is None or spec.entrypoints:  # they lead to the same files
                 continue
             for file in output.files:
                 if file.name != RESULT_NAME:
@@ -229,7 +229,7 @@ class _Known:
 
 def _local(fleet: Fleet, row: JobRow, file: FileRef) -> FilePath:
     """A file of this machine with an artifact's bytes."""
-    workspace = fleet.app.workspace(place_of(row.job.source))
+    workspace = fleet.app.workspace(location_of(row.job.source))
     store = workspace.open_store()
     path = store.local_path(file.key)
     if path is None:

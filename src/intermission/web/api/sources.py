@@ -12,9 +12,9 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from intermission.app.uploads import NAME_MAX_BYTES, Uploads, checked_name
+from intermission.composition.uploads import NAME_MAX_BYTES, Uploads, checked_name
 from intermission.errors import AlreadyExists, EnvironmentFault, fault_from_os
-from intermission.web.api.admission import UPLOAD_PREFIX
+from intermission.web.api.submission_policy import UPLOAD_PREFIX
 from intermission.web.problems import Problem, documented
 
 UPLOAD_MAX_BYTES = 1024**4

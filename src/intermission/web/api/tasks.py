@@ -7,12 +7,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from intermission.app.fleet import Fleet
-from intermission.app.groups import group_fields, groups_of
+from intermission.composition.fleet import Fleet
 from intermission.model import TaskState
+from intermission.operations.rendition_progress import group_fields, groups_of
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
-from intermission.web.api.shapes import GroupList, GroupShape, TaskPage, TaskShape
+from intermission.web.api.schemas import GroupList, GroupShape, TaskPage, TaskShape
 from intermission.web.problems import Problem, documented
 
 

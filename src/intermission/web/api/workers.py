@@ -7,10 +7,10 @@ from dataclasses import asdict
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from intermission.app.fleet import Fleet
-from intermission.app.workers import State, seen_workers
+from intermission.composition.fleet import Fleet
+from intermission.operations.workers import State, seen_workers
 from intermission.ports.registry import Registry
-from intermission.web.api.shapes import When
+from intermission.web.api.schemas import When
 
 
 class WorkerShape(BaseModel):

@@ -90,7 +90,7 @@ class Graph:
         A chunk's gap spreads along SAME edges; anything else that stopped a task is no gap.
         """
         if row.state is not TaskState.CANCELLED:
-            return row.state is TaskState.FAILED and self.spec(row).gap
+            return row.state is TaskState.FAILED and self.spec(row).skippable
         culprits = [(edge, self._culprit(edge, row.index)) for edge in self.spec(row).edges]
         blamed = [(edge, found) for edge, found in culprits if found is not None]
         return bool(blamed) and all(

@@ -19,9 +19,9 @@ from intermission.model import (
     JOB_TRANSITIONS,
     PREFERENCE_MS,
     PROGRESS_EVERY_MS,
-    Beat,
     Completion,
     Failure,
+    Heartbeat,
     Job,
     JobState,
     Lease,
@@ -170,21 +170,25 @@ class MemoryLedger(Changes):
             ready_ms=None,
         )
 
-    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
+    def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         lost: set[int] = set()
         cancelled: set[int] = set()
         expires_s = self._clock.monotonic_s() + lease_ttl_s
         with self._tables.transaction():
-            for beat in beats:
-                row = self._current(beat.task_id, beat.fence)
+            for heartbeat in heartbeats:
+                row = self._current(heartbeat.task_id, heartbeat.fence)
                 if row is None:
-                    (cancelled if self._is_cancelled(beat.task_id) else lost).add(beat.task_id)
+                    (cancelled if self._is_cancelled(heartbeat.task_id) else lost).add(
+                        heartbeat.task_id
+                    )
                 elif row.token is not None:
                     # A beat that crossed its task's deferral on the way must not shorten it.
-                    self._progressed(self._move(row, TaskState.RUNNING), beat.progress)
+                    self._progressed(self._move(row, TaskState.RUNNING), heartbeat.progress)
                 else:
                     changes = {"worker": worker, "expires_s": expires_s}
-                    self._progressed(self._move(row, TaskState.RUNNING, **changes), beat.progress)
+                    self._progressed(
+                        self._move(row, TaskState.RUNNING, **changes), heartbeat.progress
+                    )
         return Renewal(frozenset(lost), frozenset(cancelled))
 
     def _progressed(self, row: Row, progress: float) -> None:
@@ -366,7 +370,7 @@ class MemoryLedger(Changes):
             self._set_job(entry, JobState.CANCELLED, reason)
             return True
 
-    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+    def invalidate(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
         with self._tables.transaction():
             known = [self._tables.rows[id] for id in task_ids if id in self._tables.rows]
             lost = [row for row in known if row.state is TaskState.DONE]
@@ -383,7 +387,7 @@ class MemoryLedger(Changes):
                 self._settle(job_id)
             return [self._tables.rows[id].seen() for id in sorted(changed)]
 
-    def forget(self, job_key: str) -> bool:
+    def delete(self, job_key: str) -> bool:
         with self._tables.transaction():
             entry = self._tables.entry(job_key)
             if entry is None or self._tables.of_job(entry.id, *HELD):

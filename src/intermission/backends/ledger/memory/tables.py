@@ -66,7 +66,7 @@ class JobEntry:
     """The number of the newest event when it was last given a task."""
 
 
-Place = tuple[int, str]
+Location = tuple[int, str]
 """A job's id and the name of one of its steps."""
 
 
@@ -79,7 +79,7 @@ class Tables:
         self.job_ids: dict[str, int] = {}
         self.live: set[int] = set()
         self.rows: dict[int, Row] = {}
-        self.at: dict[Place, dict[int, int]] = defaultdict(dict)
+        self.at: dict[Location, dict[int, int]] = defaultdict(dict)
         """The task of a step by its chunk's index."""
         self.held: dict[tuple[str, str], set[int]] = defaultdict(set)
         """Tasks that are out on a lease, by pipeline and step."""
@@ -89,8 +89,8 @@ class Tables:
         """The number of the newest event; one that is forgotten is not used again."""
         self.limits: dict[str, tuple[Limit, float, int]] = {}
         """Each with how many may start by its rate, as of when."""
-        self._by_state: dict[Place, dict[TaskState, set[int]]] = defaultdict(dict)
-        self._queues: dict[Place, list[int]] = defaultdict(list)
+        self._by_state: dict[Location, dict[TaskState, set[int]]] = defaultdict(dict)
+        self._queues: dict[Location, list[int]] = defaultdict(list)
         self._waiting: list[tuple[float, int]] = []
         self._undo: list[Callable[[], None]] = []
         self._last_id = 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from intermission.backends.ledger.postgres.rooms import Rooms
+from intermission.backends.ledger.postgres.dependencies import Dependencies
+from intermission.backends.ledger.postgres.limit_budget import LimitBudget
 from intermission.backends.ledger.postgres.transactions import Row
-from intermission.backends.ledger.postgres.waiting import Waiting
 from intermission.model import PREFERENCE_MS, Lease
 
 _OPENINGS_MIN = 32
@@ -28,7 +28,7 @@ class Opening(NamedTuple):
     any_limits: bool
 
 
-class Claims(Waiting):
+class Claims(Dependencies):
     """Taking tasks, in a handful of statements however many they are."""
 
     def claim(
@@ -111,15 +111,15 @@ class Claims(Waiting):
             rooms.settle()
         return rows
 
-    def _rooms(self, found: Sequence[Opening]) -> Rooms | None:
+    def _rooms(self, found: Sequence[Opening]) -> LimitBudget | None:
         """The limits that any of these is under, if there are any at all."""
         jobs = [self._job(one.job_id) for one in found]
         under = [(job, job.steps[one.step]) for job, one in zip(jobs, found, strict=True)]
         if found[0].any_limits or any(spec.concurrency is not None for _, spec in under):
-            return Rooms(self._rows, self._now["now_ms"], under)
+            return LimitBudget(self._rows, self._now["now_ms"], under)
         return None
 
-    def _batches(self, found: Sequence[Opening], rooms: Rooms | None) -> list[list[Opening]]:
+    def _batches(self, found: Sequence[Opening], rooms: LimitBudget | None) -> list[list[Opening]]:
         """Openings to be claimed from together: a limited job's alone, the others' in a row."""
         by_job: dict[int, list[Opening]] = {}
         for one in found:
@@ -132,12 +132,12 @@ class Claims(Waiting):
                 batches[-1] += of_job
         return [batch for batch in batches if batch]
 
-    def _is_bound(self, batch: Iterable[Opening], rooms: Rooms) -> bool:
+    def _is_bound(self, batch: Iterable[Opening], rooms: LimitBudget) -> bool:
         jobs = ((self._job(one.job_id), one.step) for one in batch)
         return any(rooms.bind(job, job.steps[step]) for job, step in jobs)
 
     def _take_limited(
-        self, batch: list[Opening], left: int, values: dict[str, Any], rooms: Rooms
+        self, batch: list[Opening], left: int, values: dict[str, Any], rooms: LimitBudget
     ) -> list[Row]:
         """Claim from one job, task by task as its limits allow."""
         job = self._job(batch[0].job_id)

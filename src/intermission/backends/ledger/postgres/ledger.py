@@ -13,18 +13,18 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from intermission.backends.ledger.postgres.claims import Claims
-from intermission.backends.ledger.postgres.waiting import NOT_BLOCKED
-from intermission.engine.dependants import dependants
+from intermission.backends.ledger.postgres.dependencies import NOT_BLOCKED
+from intermission.engine.graph import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
     CLAIMABLE,
     HELD,
     JOB_TRANSITIONS,
     PROGRESS_EVERY_MS,
-    Beat,
     Completion,
     EdgeKind,
     Failure,
+    Heartbeat,
     Job,
     JobState,
     Limit,
@@ -108,13 +108,13 @@ class PostgresLedger(Claims):
     def limits(self) -> list[Limit]:
         return [Limit(*row) for row in self._rows("limits")]
 
-    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
-        if not beats:
+    def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
+        if not heartbeats:
             return Renewal()
         values = {
-            "ids": [beat.task_id for beat in beats],
-            "fences": [beat.fence for beat in beats],
-            "progress": [beat.progress for beat in beats],
+            "ids": [heartbeat.task_id for heartbeat in heartbeats],
+            "fences": [heartbeat.fence for heartbeat in heartbeats],
+            "progress": [heartbeat.progress for heartbeat in heartbeats],
         }
 
         def work() -> Renewal:
@@ -279,7 +279,7 @@ class PostgresLedger(Claims):
 
         return self._change(work)
 
-    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+    def invalidate(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
         return self._change(lambda: self._spoil(list(task_ids), _clean(reason)))
 
     def _spoil(self, task_ids: list[int], reason: str | None) -> list[TaskRow]:
@@ -305,7 +305,7 @@ class PostgresLedger(Claims):
             spoiled += [row for row in self.tasks(self._job(job_id).key) if row.id in ids]
         return spoiled
 
-    def forget(self, job_key: str) -> bool:
+    def delete(self, job_key: str) -> bool:
         def work() -> int | None:
             id = self._id(job_key)
             if id is None or not self._lock([id]):
@@ -335,7 +335,7 @@ def _limits(steps: Sequence[StepSpec]) -> dict[str, list[Any]]:
         "needs": [spec.needs for spec in steps],
         "prefers": [spec.prefers for spec in steps],
         "concurrency": [spec.concurrency for spec in steps],
-        "gaps": [spec.gap for spec in steps],
+        "gaps": [spec.skippable for spec in steps],
     }
 
 

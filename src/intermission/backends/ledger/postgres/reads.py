@@ -28,7 +28,7 @@ ID_MAX = 2**63 - 1
 _TASK_COLUMNS = 17
 
 Inputs = dict[str, Output | tuple[Output | None, ...] | None]
-Place = tuple[int, int, int]
+Location = tuple[int, int, int]
 """Job, step and index of a task."""
 
 
@@ -228,9 +228,9 @@ class Reads(Transactions):
 
     def _inputs_of(
         self, rows: Iterable[Row]
-    ) -> tuple[dict[Place, Output | None], dict[tuple[int, int], tuple[Output | None, ...]]]:
+    ) -> tuple[dict[Location, Output | None], dict[tuple[int, int], tuple[Output | None, ...]]]:
         """What these tasks take: outputs of single tasks in one read, and one read per fan-in."""
-        places: set[Place] = set()
+        places: set[Location] = set()
         fan_ins: set[tuple[int, int]] = set()
         for job_id, _, _, _, step, index, _, _ in rows:
             edges = self._job(job_id).steps[step].edges
@@ -244,7 +244,7 @@ class Reads(Transactions):
                 else:
                     at = index if edge.kind is EdgeKind.SAME else 0
                     places.add((job_id, upstream, at))
-        single: dict[Place, Output | None] = {}
+        single: dict[Location, Output | None] = {}
         if places:
             jobs, steps, indexes = (list(column) for column in zip(*places, strict=True))
             found = self._rows("outputs_of_tasks", jobs=jobs, steps=steps, indexes=indexes)

@@ -137,7 +137,7 @@ def _watch_changes(connection: apsw.Connection) -> None:
     """Guard this connection's writes: an illegal transition is refused, any other leaves an event.
 
     By triggers of its own, with the model's table written out: one for each change of a task,
-    because every trigger that is asked costs a light task a thirtieth of its time.
+    because every trigger that is asked costs a task without a receipt a thirtieth of its time.
     """
     _pragma(connection, "temp_store", "MEMORY", 2)
     for name, legal in (("task", TRANSITIONS), ("job", JOB_TRANSITIONS)):

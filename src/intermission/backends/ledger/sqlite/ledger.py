@@ -14,12 +14,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from intermission.backends.ledger.sqlite.connection import translated
-from intermission.backends.ledger.sqlite.forgetting import Forgetting
+from intermission.backends.ledger.sqlite.deletion import Deletion
+from intermission.backends.ledger.sqlite.dependencies import NOT_BLOCKED, Row, as_json, runs
+from intermission.backends.ledger.sqlite.limit_budget import LimitBudget
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Inputs
-from intermission.backends.ledger.sqlite.rooms import Rooms
-from intermission.backends.ledger.sqlite.waiting import NOT_BLOCKED, Row, as_json, runs
-from intermission.engine.dependants import dependants
+from intermission.engine.graph import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
     CLAIMABLE,
@@ -27,10 +27,10 @@ from intermission.model import (
     JOB_TRANSITIONS,
     PREFERENCE_MS,
     PROGRESS_EVERY_MS,
-    Beat,
     Completion,
     EdgeKind,
     Failure,
+    Heartbeat,
     Job,
     JobState,
     Lease,
@@ -49,7 +49,7 @@ _EVER_MS = 2**62
 _STOPPED = json.dumps([TaskState.FAILED, TaskState.CANCELLED])
 
 
-class SqliteLedger(Forgetting):
+class SqliteLedger(Deletion):
     """A ledger in one file. One instance per thread; open a new one after a fork."""
 
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
@@ -106,7 +106,7 @@ class SqliteLedger(Forgetting):
         keys = {"keys": None if jobs is None else json.dumps(list(jobs))}
         leases: list[Lease] = []
         with self._transaction():
-            rooms = Rooms(self._db, now["now_ms"])
+            rooms = LimitBudget(self._db, now["now_ms"])
             for id, revision in self._db.execute(SQL["jobs_in_turn"], now | keys).fetchall():
                 if len(leases) >= capacity:
                     break
@@ -121,7 +121,12 @@ class SqliteLedger(Forgetting):
         return leases
 
     def _claim_job(
-        self, id: int, capacity: int, can: frozenset[str], values: dict[str, Any], rooms: Rooms
+        self,
+        id: int,
+        capacity: int,
+        can: frozenset[str],
+        values: dict[str, Any],
+        rooms: LimitBudget,
     ) -> list[Row]:
         """Rows of one job, oldest first; no step gets more than its limit leaves room for."""
         job = self._job(id)
@@ -176,21 +181,23 @@ class SqliteLedger(Forgetting):
             leases.append(lease)
         return leases
 
-    def renew(self, worker: str, beats: Sequence[Beat], *, lease_ttl_s: float) -> Renewal:
+    def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         lost: set[int] = set()
         cancelled: set[int] = set()
         now = self._now()
         values = now | {"worker": worker, "lease_s": now["now_s"] + lease_ttl_s}
-        values["beats"] = as_json([(beat.task_id, beat.fence, beat.progress) for beat in beats])
+        values["beats"] = as_json(
+            [(heartbeat.task_id, heartbeat.fence, heartbeat.progress) for heartbeat in heartbeats]
+        )
         with self._transaction():
             renewed = {id for (id,) in self._db.execute(SQL["renew"], values)}
-            if any(beat.progress for beat in beats):
+            if any(heartbeat.progress for heartbeat in heartbeats):
                 self._db.execute(SQL["tell_progress"], values | {"every_ms": PROGRESS_EVERY_MS})
-            for beat in beats:
-                if beat.task_id not in renewed:
-                    fate = self._db.execute(SQL["fate"], (beat.task_id,)).fetchone()
+            for heartbeat in heartbeats:
+                if heartbeat.task_id not in renewed:
+                    fate = self._db.execute(SQL["fate"], (heartbeat.task_id,)).fetchone()
                     gone = fate is not None and "cancelled" in (fate[0], fate[2])
-                    (cancelled if gone else lost).add(beat.task_id)
+                    (cancelled if gone else lost).add(heartbeat.task_id)
         return Renewal(frozenset(lost), frozenset(cancelled))
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
@@ -230,7 +237,9 @@ class SqliteLedger(Forgetting):
 
     def _end(self, done: Sequence[Completion], now_ms: int) -> None:
         said = {one.result if one.receipt is None else None for one in done}
-        if len(said) == 1 and None not in said:  # light tasks that have nothing else to say
+        if (
+            len(said) == 1 and None not in said
+        ):  # tasks without receipts that have nothing else to say
             values = {"result": done[0].result, "now_ms": now_ms}
             for span in runs(one.task_id for one in done):
                 self._db.execute(SQL["complete_alike"], values | span)
@@ -349,7 +358,7 @@ class SqliteLedger(Forgetting):
             self._db.execute(SQL["cancel_all"], values)
             return True
 
-    def spoil(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
+    def invalidate(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
         with self._transaction():
             rows = self._db.execute(
                 "SELECT id, job_id, step, idx FROM tasks WHERE state = 'done' "
@@ -388,7 +397,7 @@ class SqliteLedger(Forgetting):
 
 
 def _limits(spec: StepSpec) -> tuple[Any, ...]:
-    return spec.attempts, spec.needs, spec.prefers, spec.concurrency, spec.gap
+    return spec.attempts, spec.needs, spec.prefers, spec.concurrency, spec.skippable
 
 
 def _receipt(receipt: Receipt | None) -> tuple[str | None, str | None]:

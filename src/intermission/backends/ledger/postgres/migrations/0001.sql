@@ -92,7 +92,7 @@ CREATE TABLE intermission.tasks (
     worker     text,
     token      text,
     chunk      text,
-    receipt    text, -- the key its receipt was written under; NULL for a light step
+    receipt    text, -- the key its receipt was written under; NULL for a step that is not durable
     files      text, -- the artifacts of the receipt, as JSON
     result     text,
     error      text,
@@ -219,7 +219,7 @@ END
 $$;
 
 -- One call per statement, however many tasks it changed. Tasks that became claimable ring the
--- bell; equal rings of one transaction reach a listener once. The plan is kept from call to call,
+-- notifier; equal rings of one transaction reach a listener once. The plan is kept from call to call,
 -- and made when nobody knows how many tasks there will be: a nested loop would be made for one.
 CREATE FUNCTION intermission.tasks_changed() RETURNS trigger LANGUAGE plpgsql
 SET enable_nestloop = off AS $$

@@ -83,7 +83,7 @@ CREATE TABLE tasks (
     ended_ms   INTEGER,
     key        TEXT NOT NULL CHECK (key <> ''),
     chunk      TEXT,
-    receipt    TEXT, -- the key its receipt was written under; NULL for a light step
+    receipt    TEXT, -- the key its receipt was written under; NULL for a step that is not durable
     files      TEXT, -- the artifacts of the receipt, as JSON
     result     TEXT,
     error      TEXT,

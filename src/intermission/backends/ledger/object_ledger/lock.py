@@ -1,0 +1,248 @@
+"""The lock object: one writer for a workspace in an object store, decided by the store alone.
+
+`lock.json` is taken by a create or by a replace of the version that was looked at, renewed
+and freed the same way, and never deleted, so that its generation rises with every take and
+never goes back. Whether a silent holder is gone is judged by the store's clock: the stamp of
+its last renewal against the stamp of an object written now. This module never reads a wall
+clock, and never protects the ledger by itself: that is done by the ledger's own version (see
+`sync`). The lock saves two machines from doing the same work.
+
+Every write differs from every other, in its owner, generation or beat. On stores whose
+versions are hashes of the content, equal bytes would make a renewal invisible to a thief.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from intermission.errors import AlreadyExists, LockLost, NotFound, StoreError, WorkspaceBusy
+from intermission.ports.clock import Clock
+from intermission.ports.store import Stat, Store
+from intermission.telemetry import reached
+
+LOCK_KEY = "lock.json"
+LOCK_TTL_S = 60.0
+STAMP_MARGIN_S = 2.0
+"""Stamps of some stores have whole seconds: two of them may be off by this together."""
+MARGIN = 0.2
+"""The last part of a lock's life, in which a holder that could not renew has given up."""
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """What `lock.json` says."""
+
+    owner: str
+    generation: int
+    state: str
+    """`held` or `free`."""
+    ttl_s: float
+    heartbeat: int = 0
+    taken_ms: int | None = None
+    """The store's stamp of the take; unknown until the first renewal, whose stamp is near."""
+    reason: str | None = None
+    """Why it was freed."""
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> LockRecord:
+        try:
+            known = {field.name for field in fields(cls)}
+            # A newer program may say more than this one understands.
+            said = {name: value for name, value in json.loads(data).items() if name in known}
+            found = cls(**said)
+            if found.state not in ("held", "free") or found.generation < 1 or found.ttl_s <= 0:
+                raise ValueError("a field is out of range")
+        except (ValueError, TypeError, AttributeError) as e:
+            raise StoreError(
+                f"expected a lock in {LOCK_KEY} of {where}, found something else ({e}).",
+                remedy="Make sure that no machine works there, remove it, and run again.",
+            ) from e
+        return found
+
+
+class Lock:
+    """One workspace's lock, as one owner sees it. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        clock: Clock,
+        *,
+        ttl_s: float = LOCK_TTL_S,
+        stamp_margin_s: float = STAMP_MARGIN_S,
+    ) -> None:
+        self.owner = f"{worker}-{uuid4().hex[:8]}"
+        """Unique to this object: two locks of one worker must not take each other for one."""
+        self.renewed_at_s = 0.0
+        """Monotonic, from before the last request that succeeded."""
+        self._store = store
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._stamp_margin_s = stamp_margin_s
+        self.generation = 0
+        """Of the last take."""
+        self._mine: LockRecord | None = None
+        self._version = ""
+
+    @property
+    def deadline_s(self) -> float:
+        """Monotonic: when work must have ended, because the lock may be stolen soon after."""
+        return self.renewed_at_s + self._ttl_s * (1 - MARGIN)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is surely ours: taken, not known to be lost, renewed in time."""
+        return self._mine is not None and self._clock.monotonic_s() < self.deadline_s
+
+    def take(self, *, proven_dead: Collection[str] = ()) -> None:
+        """Become the owner, or raise `WorkspaceBusy`.
+
+        `proven_dead` are owners whose death this machine has seen for itself; their locks are
+        taken without waiting. After a `StoreError` nobody knows who has it: take again, and
+        what was ours all the same is found.
+        """
+        for _ in range(_TRIES):
+            found = self._look()
+            if found is not None:
+                self._require_takeable(*found, proven_dead)
+            generation = 1 if found is None else found[1].generation + 1
+            mine = LockRecord(self.owner, generation, "held", self._ttl_s)
+            asked_at_s = self._clock.monotonic_s()
+            reached("before-lock-take")
+            try:
+                if found is None:
+                    stat = self._store.create(LOCK_KEY, mine.to_json())
+                else:
+                    stat = self._replace(mine, found[0].version)
+            except AlreadyExists:
+                continue  # somebody was faster: look who
+            reached("after-lock-take")
+            self.generation = generation
+            self._settle(replace(mine, taken_ms=stat.modified_ms), stat, asked_at_s)
+            return
+        raise StoreError(
+            f"{LOCK_KEY} of {self._store.uri} changed {_TRIES} times while it was being taken.",
+            remedy="Many machines want this workspace: run again later.",
+        )
+
+    def renew(self) -> None:
+        """Stay the owner. Raises `LockLost` when somebody else is.
+
+        A `StoreError` decides nothing: renew again until the deadline.
+        """
+        reached("before-lock-renew")
+        self._write("held")
+        reached("after-lock-renew")
+
+    def release(self, reason: str | None = None) -> None:
+        """Let the next owner in at once. What was lost meanwhile is not ours to free."""
+        if self._mine is None:
+            return
+        reached("before-lock-free")
+        with suppress(LockLost):
+            self._write("free", reason)
+        self._mine = None
+        reached("after-lock-free")
+
+    def _write(self, state: str, reason: str | None = None) -> None:
+        for _ in range(_TRIES):
+            if self._mine is None:
+                raise LockLost(
+                    f"{LOCK_KEY} of {self._store.uri} is not held by {self.owner} any more.",
+                    remedy="Run again to take it.",
+                )
+            # Counted before the request: one that is thought lost may arrive after all.
+            self._mine = replace(self._mine, heartbeat=self._mine.heartbeat + 1)
+            asked_at_s = self._clock.monotonic_s()
+            new = replace(self._mine, state=state, reason=reason)
+            try:
+                stat = self._replace(new, self._version)
+            except AlreadyExists:
+                self._find_own()
+            else:
+                self._settle(new, stat, asked_at_s)
+                return
+        raise StoreError(
+            f"{LOCK_KEY} of {self._store.uri} had another version at each of {_TRIES} looks.",
+            remedy="The store answers with old versions; it must show the newest.",
+        )
+
+    def _find_own(self) -> None:
+        """The version changed: by a request of ours whose answer was lost, or by a thief."""
+        found = self._look()
+        if found is not None and self._is_own(found[1]):
+            self._version = found[0].version
+            return
+        self._mine = None
+        who = "nobody" if found is None else f"{found[1].owner} (generation {found[1].generation})"
+        raise LockLost(
+            f"expected to hold {LOCK_KEY} of {self._store.uri} as {self.owner} (generation "
+            f"{self.generation}), found that {who} has it now.",
+            remedy="Another machine continues this work from its receipts; nothing is lost.",
+        )
+
+    def _is_own(self, found: LockRecord) -> bool:
+        return (found.owner, found.generation, found.state) == (
+            self.owner,
+            self.generation,
+            "held",
+        )
+
+    def _replace(self, new: LockRecord, version: str) -> Stat:
+        return self._store.replace(LOCK_KEY, new.to_json(), if_version=version)
+
+    def _settle(self, holding: LockRecord, stat: Stat, asked_at_s: float) -> None:
+        self._mine, self._version, self.renewed_at_s = holding, stat.version, asked_at_s
+
+    def _look(self) -> tuple[Stat, LockRecord] | None:
+        """The lock, with a version not younger than its content: a write by it is safe."""
+        while (stat := self._store.stat(LOCK_KEY)) is not None:
+            try:
+                return stat, LockRecord.from_json(self._store.read(LOCK_KEY), self._store.uri)
+            except NotFound:
+                continue
+        return None
+
+    def _require_takeable(
+        self, stat: Stat, found: LockRecord, proven_dead: Collection[str]
+    ) -> None:
+        if found.state == "free" or found.owner == self.owner or found.owner in proven_dead:
+            return
+        silent_s = (self._store_now_ms() - stat.modified_ms) / 1000
+        if silent_s > found.ttl_s + self._stamp_margin_s:
+            return
+        since_ms = found.taken_ms or stat.modified_ms
+        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+        raise WorkspaceBusy(
+            f"{self._store.uri} is being worked on by {found.owner}, since {since}.",
+            owner=found.owner,
+            since_ms=since_ms,
+            remedy=f"Wait for it, or interrupt it. If that machine is gone, its lock can be "
+            f"taken over {found.ttl_s:g} s after its last sign of life: run again then.",
+        )
+
+    def _store_now_ms(self) -> int:
+        """The store's clock: the stamp it gives to an object written now."""
+        key = f"clock/{uuid4().hex}"
+        self._store.create(key, b"")
+        try:
+            # Asked for, as the lock's stamp was: the answer to a write may be dated otherwise.
+            stat = self._store.stat(key)
+        finally:
+            self._store.delete(key)
+        if stat is None:
+            raise StoreError(
+                f"expected {key} in {self._store.uri} right after writing it, found nothing.",
+                remedy="The store must show a write to whoever reads after it.",
+            )
+        return stat.modified_ms

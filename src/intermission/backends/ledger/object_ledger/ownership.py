@@ -1,0 +1,177 @@
+"""Owning a workspace in an object store for the length of a run: its lock and its ledger.
+
+Three threads beside the work, each with one duty, so that none can hold up another: one
+renews the lock, one uploads the ledger, and one, which never waits for the store, watches the
+deadline by which the work must have ended. Whatever ends ownership is told once, at once, and
+raised by `check` in the thread that does the work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from intermission.backends.ledger.object_ledger.lock import LOCK_KEY, LOCK_TTL_S, Lock
+from intermission.backends.ledger.object_ledger.replica import LedgerCopy
+from intermission.engine.workspace import Workspace, alive, bury, dead
+from intermission.errors import LockLost, StoreError
+from intermission.ports.clock import Clock, SystemClock
+from intermission.ports.store import Store
+
+TICK_S = 1.0
+RENEW_EVERY_S = 15.0
+PUSH_EVERY_S = 5.0
+
+
+class Ownership:
+    """`with Ownership(...) as owned:` this process is the workspace's only writer."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        worker: str,
+        *,
+        on_lost: Callable[[Exception], None],
+        clock: Clock | None = None,
+        ttl_s: float = LOCK_TTL_S,
+        renew_every_s: float = RENEW_EVERY_S,
+        push_every_s: float = PUSH_EVERY_S,
+    ) -> None:
+        """`on_lost` is called by another thread: kill the work, whatever it is doing."""
+        self._workspace = workspace
+        self._clock = clock or SystemClock()
+        self._on_lost = on_lost
+        self._renew_every_s = renew_every_s
+        self._push_every_s = push_every_s
+        self._store: Store = workspace.open_store()
+        self.lock = Lock(self._store, worker, self._clock, ttl_s=ttl_s)
+        self._copy = LedgerCopy(self._store, workspace.folder)
+        self._pushed_at_s = 0.0
+        self._trouble: StoreError | None = None
+        """Why the last renewal failed, if it did."""
+        self._losing = threading.Lock()
+        self._error: Exception | None = None
+        self._stop_pushing = threading.Event()
+        self._stop = threading.Event()
+        self._pusher = self._thread("ledger-uploader", self.push_if_due, self._stop_pushing)
+        self._others = (
+            self._thread("lock-renewer", self.renew_if_due, self._stop),
+            self._thread("lock-watcher", self.watch, self._stop),
+        )
+        self._alive = ExitStack()
+
+    @property
+    def ledger_path(self) -> Path:
+        """The working copy, for as long as this process is the owner."""
+        return self._copy.path
+
+    def open(self) -> None:
+        """Take the lock and get the ledger; raises `WorkspaceBusy`. No thread runs yet."""
+        self.lock.take(proven_dead=dead(self._workspace))
+        try:
+            # Under the lock's name, not the worker's, which announces itself for each job.
+            self._alive.enter_context(alive(self._workspace, self.lock.owner))
+            self._copy.open(f"{self.lock.owner}-{self.lock.generation}", self.lock.renew)
+        except BaseException:
+            self._leave()
+            raise
+        self._pushed_at_s = self._clock.monotonic_s()
+
+    def start(self) -> None:
+        """Renew and upload from here on, until `close`."""
+        for thread in (*self._others, self._pusher):
+            thread.start()
+
+    def close(self, reason: str | None = None) -> None:
+        """Upload what is new and free the lock, also when the upload fails.
+
+        Raises what ended ownership before, if anything did: then there is nothing to free.
+        """
+        self._end(self._stop_pushing, self._pusher)
+        try:
+            self._push()  # while the lock is still being renewed: it may take long
+        finally:
+            self._end(self._stop, *self._others)
+            self._leave(reason)
+        self.check()
+
+    def check(self) -> None:
+        """Raise here what ended ownership, so that the worker does not go on alone."""
+        if self._error is not None:
+            raise self._error
+
+    def renew_if_due(self) -> None:
+        if self._clock.monotonic_s() - self.lock.renewed_at_s < self._renew_every_s:
+            return
+        try:
+            self.lock.renew()
+        except StoreError as e:
+            self._trouble = e  # asked again at the next tick; the deadline decides how often
+        else:
+            self._trouble = None
+
+    def push_if_due(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._pushed_at_s < self._push_every_s:
+            return
+        self._pushed_at_s = now_s
+        try:
+            self._push()
+        except StoreError:
+            return  # tried again when next due, and in earnest at the end
+
+    def watch(self) -> None:
+        if self._clock.monotonic_s() < self.lock.deadline_s:
+            return
+        why = "no answer came." if self._trouble is None else self._trouble.message
+        raise LockLost(
+            f"{LOCK_KEY} of {self._store.uri} could not be renewed in time: {why}",
+            remedy="Check the connection to the store and run again; progress is saved.",
+        ) from self._trouble
+
+    def _push(self) -> None:
+        if self._error is None:
+            self._copy.push()
+
+    def _lose(self, error: Exception) -> None:
+        with self._losing:
+            if self._error is not None:
+                return
+            self._error = error
+        self._on_lost(error)
+
+    def _thread(
+        self, name: str, act: Callable[[], None], stop: threading.Event
+    ) -> threading.Thread:
+        def repeat() -> None:
+            try:
+                while not stop.wait(min(TICK_S, self._renew_every_s, self._push_every_s)):
+                    act()
+            except Exception as e:
+                self._lose(e)
+
+        return threading.Thread(target=repeat, name=name, daemon=True)
+
+    def _end(self, stop: threading.Event, *threads: threading.Thread) -> None:
+        stop.set()
+        for thread in threads:
+            if thread.is_alive():
+                thread.join()
+
+    def _leave(self, reason: str | None = None) -> None:
+        with self._alive:
+            self._copy.close()
+            if self._error is None:
+                self.lock.release(reason)
+        if self._error is None:
+            bury(self._workspace, [self.lock.owner])  # it left nothing behind to be proven
+
+    def __enter__(self) -> Ownership:
+        self.open()
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        self.close(None if error is None else str(error))

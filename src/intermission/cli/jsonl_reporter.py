@@ -1,0 +1,81 @@
+"""The progress of a run as JSON events, one a line on standard output."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from intermission.cli.jsonout import emit, source_fields, steps_fields, when
+from intermission.composition.documents import event_fields, events_after, last_event
+from intermission.operations.rendition_progress import GroupNews, group_fields
+
+if TYPE_CHECKING:
+    from intermission.model import Event
+    from intermission.operations import SourceRun
+
+EVERY_S = 0.1
+
+
+class JsonLinesReporter:
+    """Passes on what the ledgers of the open sources record, in their order."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        self._news: dict[int, GroupNews] = {}
+        self._open: list[SourceRun] = []
+        self._last_s = 0.0
+
+    def opened(self, run: SourceRun) -> None:
+        assert run.job is not None
+        assert run.row is not None
+        assert run.ledger is not None
+        self._open.append(run)
+        self._seen[id(run)] = last_event(run.ledger)
+        self._news[id(run)] = GroupNews(run.job)
+        emit(
+            {
+                "event": "opened",
+                "at": _now(),
+                "job": run.job.key,
+                "source": str(run.path),
+                "pipeline": run.job.pipeline,
+                "total": run.row.total(),
+                "reused": run.reused,
+                "steps": steps_fields(run.row),
+            }
+        )
+
+    def tick(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s >= EVERY_S:
+            self._last_s = now_s
+            for run in self._open:
+                self._pass_on(run)
+
+    def draining(self, reason: str) -> None:
+        emit({"event": "draining", "at": _now(), "reason": reason})
+
+    def closed(self, run: SourceRun) -> None:
+        if run in self._open:
+            self._pass_on(run)
+            self._open.remove(run)
+        emit({"event": "closed", "at": _now(), **source_fields(run)})
+
+    def finish(self) -> None:
+        """The summary is printed by the command itself."""
+
+    def _pass_on(self, run: SourceRun) -> None:
+        if run.ledger is None or run.job is None:
+            return
+        told: list[Event] = []
+        for event in events_after(run.ledger, self._seen[id(run)]):
+            self._seen[id(run)] = event.seq
+            if event.job_key == run.job.key:
+                emit(event_fields(event))
+                told.append(event)
+        for group in self._news[id(run)].after(run.ledger, told):
+            emit({"event": "group", "at": _now(), "job": run.job.key, **group_fields(group)})
+
+
+def _now() -> str | None:
+    return when(time.time_ns() // 1_000_000)

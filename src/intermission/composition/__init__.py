@@ -1,0 +1,1 @@
+"""The one place that picks backends and puts the parts together by the settings."""

@@ -1,0 +1,332 @@
+"""Where things live and which backend keeps them: local sources, each with its workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from intermission.backends.ledger.object_ledger import Ownership
+from intermission.composition.discovery import find_workspaces
+from intermission.composition.ledgers import shared_ledger
+from intermission.composition.locations import (
+    LEDGER_NAME,
+    Location,
+    ObjectLocation,
+    find_locations,
+    find_object_workspaces,
+    identify_location,
+    location_of,
+    open_ledger,
+    workspace_of,
+)
+from intermission.engine import slot
+from intermission.engine.planning import expand, make_job
+from intermission.engine.reaper import Reaper
+from intermission.engine.receipt import quarantine, receipt_key
+from intermission.engine.workspace import Workspace, alive, dead, living, worker_name
+from intermission.errors import (
+    NotFound,
+    PipelineError,
+    SourceError,
+    UsageError,
+    WorkspaceBusy,
+)
+from intermission.maintenance.gc import Swept, collect
+from intermission.maintenance.rebuild import adopt_all, rebuild, remember_job
+from intermission.maintenance.superseded_outputs import bring_back, given_up_ms
+from intermission.maintenance.verify import verify
+from intermission.model import Job, JobState, TaskState
+from intermission.pipeline import Pipeline, load
+from intermission.ports.clock import Clock, SystemClock
+from intermission.ports.ledger import Ledger
+from intermission.ports.store import Store
+from intermission.settings import Settings
+from intermission.telemetry import reached
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job in its ledger, ready for a worker."""
+
+    workspace: Workspace
+    job: Job
+    ledger: Ledger
+    store: Store
+    is_new: bool
+    reused: int
+    """Tasks that were done when it was submitted."""
+    owned: Ownership | None
+    """Of a workspace in a bucket."""
+    held: ExitStack
+    """Closes the ledger, and gives the workspace up."""
+
+
+def start_reaper() -> Reaper:
+    """The parent of the slots: to be forked before anything opens a ledger or starts a thread."""
+    return Reaper(slot.main)
+
+
+class App:
+    """The parts, put together by these settings."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.shared = shared_ledger(settings)
+        """How to open the one ledger for all jobs, if there is one."""
+
+    def workspace(self, source: Location, output: str | None = None) -> Workspace:
+        """A source's workspace; `output` names the folder for its outputs."""
+        own = workspace_of(source, self.settings, output)
+        if self.shared is None:
+            return own
+        return replace(own, open_ledger=self.shared, is_remote=False)
+
+    def workspace_of_job(self, job: Job, output: str | None = None) -> Workspace:
+        """A job's workspace, wherever its source is."""
+        if self.settings.server is not None:
+            from intermission.composition.server_client import remote_workspace
+
+            return remote_workspace(self.settings, job, has_outputs=output is not None)
+        return self.workspace(location_of(job.source), output)
+
+    def params_of(
+        self, pipeline: Pipeline, source: Location, params: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The parameters for a source: what `overrides` say of it counts more than these."""
+        merged = dict(params)
+        for one in self.settings.overrides:
+            if one.is_for(pipeline.name, str(source)):
+                merged |= one.params
+        return merged
+
+    def sources(
+        self, places: Sequence[str], include: Sequence[str] = (), outputs: str = ""
+    ) -> list[Location]:
+        return find_locations(places, include, self.settings, outputs)
+
+    @contextmanager
+    def owning(
+        self, workspace: Workspace, on_lost: Callable[[Exception], None] = lambda _: None
+    ) -> Iterator[Ownership | None]:
+        """Be the only writer of a workspace, where that has to be agreed on."""
+        if not workspace.is_remote:
+            yield None
+            return
+        with Ownership(
+            workspace,
+            worker_name(),
+            on_lost=on_lost,
+            clock=self.clock,
+            ttl_s=self.settings.lease_ttl_s,
+            renew_every_s=self.settings.renew_every_s,
+        ) as owned:
+            yield owned
+
+    @contextmanager
+    def reading(self, workspace: Workspace) -> Iterator[Ledger | None]:
+        """A workspace's ledger for those who only look; None where there is none.
+
+        Of one in a bucket: as its owner uploaded it last, in a copy that is thrown away.
+        """
+        with ExitStack() as held:
+            if workspace.is_remote:
+                folder = Path(held.enter_context(TemporaryDirectory(prefix="intermission-")))
+                try:
+                    (folder / LEDGER_NAME).write_bytes(workspace.open_store().read(LEDGER_NAME))
+                except NotFound:
+                    yield None
+                    return
+                ledger = open_ledger(folder / LEDGER_NAME)
+            elif self.shared is not None or (workspace.folder / LEDGER_NAME).exists():
+                ledger = workspace.open_ledger()
+            else:
+                yield None
+                return
+            held.callback(ledger.close)
+            yield ledger
+
+    @contextmanager
+    def writing(self, workspace: Workspace) -> Iterator[Ledger]:
+        """A workspace's ledger for those who change it by hand."""
+        with self.owning(workspace):
+            ledger = workspace.open_ledger()
+            try:
+                yield ledger
+            finally:
+                ledger.close()
+
+    def submit(
+        self,
+        pipeline: Pipeline,
+        ref: str,
+        path: Location,
+        params: Mapping[str, Any],
+        *,
+        fresh: bool = False,
+        thorough: bool = False,
+        expected: str | None = None,
+        priority: int = 0,
+        not_before_ms: int = 0,
+        lent: Ledger | None = None,
+        on_lost: Callable[[Exception], None] = lambda _: None,
+    ) -> Submission:
+        """Put the job for a source into its ledger, or find it there, and look at its receipts.
+
+        A job that had ended in failure starts again: the same command always continues. With
+        `expected`, only if it is the job with that key. A `lent` ledger is used instead of a
+        new instance, and stays open. `on_lost` is called, by another thread, when somebody else
+        has become the owner of a workspace in a bucket.
+        """
+        if not _is_text(path.name):
+            raise SourceError(
+                f"the name {path.name!r} is not UTF-8, so it cannot name outputs.",
+                remedy="Rename the file.",
+            )
+        workspace = self.workspace(path, pipeline.output)
+        store = workspace.open_store()
+        store.self_test()
+        source = identify_location(path, store, self.settings)
+        if expected is None:
+            params = self.params_of(pipeline, path, params)
+        job = make_job(pipeline, ref, source, params)
+        job = replace(job, priority=priority, not_before_ms=not_before_ms)
+        if expected not in (None, job.key):
+            raise UsageError(
+                f"{pipeline.name} over {path} is no longer job {expected[:10]}.",
+                remedy="The source or the pipeline changed since: `intermission run` it anew.",
+            )
+        with ExitStack() as held:
+            owned = held.enter_context(self.owning(workspace, on_lost))
+            ledger = lent or held.enter_context(closing(workspace.open_ledger()))
+            scratch = workspace.folder / "scratch"
+            if fresh:
+                _start_over(ledger, store, job, workspace)
+            remember_job(store, job)
+            is_new = ledger.submit(job, expand(job, {}))
+            if not is_new:
+                verify(ledger, store, job, scratch, self.clock, thorough=thorough)
+                if expected is None:  # `retry` has said what to try again
+                    _retry_stopped(ledger, job)
+            bring_back(ledger, store, job)
+            reached("after-submit")
+            reused = 0 if is_new else ledger.jobs(job.key)[0].total(TaskState.DONE)
+            return Submission(workspace, job, ledger, store, is_new, reused, owned, held.pop_all())
+        raise AssertionError("nothing here swallows an error")
+
+    def workspaces(self, place: Location) -> Iterator[tuple[Location, Workspace]]:
+        """(source, workspace) of every workspace at or below a place."""
+        if isinstance(place, ObjectLocation):
+            for found in find_object_workspaces(place, self.settings):
+                yield found, self.workspace(found)
+            return
+        for folder in find_workspaces(place, self.settings.workspace_name):
+            source = folder.parent.parent / folder.name
+            yield source, self.workspace(source)
+
+    def rebuild(self, source: Location) -> dict[str, tuple[int, int]]:
+        """A new ledger from the receipts of a source's workspace; the old one is kept aside."""
+        workspace = self.workspace(source)
+        if workspace.is_remote:
+            with self.writing(workspace) as ledger:
+                ledger.rescue(ledger.workers())
+                for row in ledger.jobs():
+                    ledger.delete(row.job.key)
+                return _rebuild(ledger, workspace)
+        if not workspace.folder.is_dir():
+            raise UsageError(f"{source} has no workspace.", remedy="Run a pipeline over it first.")
+        if workers := living(workspace):
+            raise UsageError(
+                f"a worker is at work in {workspace.folder}: {', '.join(workers)}.",
+                remedy="Interrupt it first; progress is saved.",
+            )
+        stamp = self.clock.now_ms()
+        for suffix in ("", "-wal", "-shm"):
+            path = workspace.folder / f"{LEDGER_NAME}{suffix}"
+            if path.exists():
+                path.rename(workspace.folder / f"{LEDGER_NAME}.{stamp}.old{suffix}")
+        with self.writing(workspace) as ledger:
+            return _rebuild(ledger, workspace)
+
+    def gc(self, workspace: Workspace, *, grace_s: float, dry_run: bool) -> Swept:
+        if grace_s < self.settings.lease_ttl_s:
+            raise UsageError(
+                f"a grace of {grace_s:g} s is shorter than a lease, "
+                f"{self.settings.lease_ttl_s:g} s.",
+                remedy="A task may still be committing its files: give it longer.",
+            )
+        if living(workspace):
+            return Swept(0, 0, 0, in_use=True)
+        try:
+            with self.owning(workspace), self.reading(workspace) as ledger:
+                store = workspace.open_store()
+                return collect(
+                    store,
+                    self.clock,
+                    grace_s=grace_s,
+                    dry_run=dry_run,
+                    outputs_of=lambda key: self._outputs_of(store, key),
+                    given_up_ms=partial(given_up_ms, ledger),
+                )
+        except WorkspaceBusy:
+            return Swept(0, 0, 0, in_use=True)
+
+    def _outputs_of(self, store: Store, job_key: str) -> Store | None:
+        """Where a remembered job publishes; None where its pipeline is not to be found here."""
+        try:
+            job = Job.from_json(store.read(f"jobs/{job_key}.json").decode())
+            workspace = self.workspace(location_of(job.source), load(job.ref).output)
+        except (NotFound, PipelineError):
+            return None
+        return None if workspace.open_outputs is None else workspace.open_outputs()
+
+
+def _rebuild(ledger: Ledger, workspace: Workspace) -> dict[str, tuple[int, int]]:
+    worker = worker_name()
+    with alive(workspace, worker):
+        return rebuild(ledger, workspace.open_store(), workspace.folder / "scratch", worker)
+
+
+def _retry_stopped(ledger: Ledger, job: Job) -> None:
+    """The same command continues: what failed in an earlier run gets a fresh set of attempts.
+
+    A gap is left as it is; the job goes on, or went on, without it.
+    """
+    (row,) = ledger.jobs(job.key)
+    if row.state in (JobState.FAILED, JobState.CANCELLED):
+        ledger.retry(job.key)
+    elif row.total(TaskState.FAILED):
+        failed = ledger.tasks(job.key, states=[TaskState.FAILED])
+        ids = [task.id for task in failed if not job.step(task.step).skippable]
+        if ids:
+            ledger.retry(job.key, ids)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8; bytes that are not come as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _start_over(ledger: Ledger, store: Store, job: Job, workspace: Workspace) -> None:
+    """Put everything finished of a job into quarantine and forget the job."""
+    worker = worker_name()
+    with alive(workspace, worker):
+        ledger.rescue(dead(workspace))
+        ledger.submit(job, expand(job, {}))
+        scratch = workspace.folder / "scratch"
+        adopt_all(ledger, store, job, scratch, worker)  # so that the plans' tasks are known
+    keys = {receipt_key(row.step, row.key) for row in ledger.tasks(job.key)}
+    for spec in job.steps:  # a fan-in that ran over gaps has its receipt under another key
+        outputs = ledger.outputs(job.key, spec.name)
+        keys |= {receipt_key(spec.name, output.task_key) for output in outputs if output}
+    if not ledger.delete(job.key):
+        raise UsageError(
+            "another process is working on this job.",
+            remedy="Wait for it, or cancel it, before starting afresh.",
+        )
+    quarantine(store, sorted(keys))

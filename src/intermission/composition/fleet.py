@@ -1,0 +1,117 @@
+"""A fleet: jobs put into a shared ledger, and a worker that takes tasks from it."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from intermission.backends.notifier import open_notifiers
+from intermission.composition.app import App
+from intermission.composition.ledgers import shared_ledger
+from intermission.composition.locations import Location, as_location
+from intermission.engine.open_job import OpenJob
+from intermission.engine.step_stats import StepStats
+from intermission.engine.workspace import Workspace
+from intermission.errors import UsageError
+from intermission.maintenance.superseded_outputs import bring_back
+from intermission.model import Job
+from intermission.pipeline import load
+from intermission.pipeline.load import resolve
+from intermission.ports.ledger import Ledger
+from intermission.ports.notifier import Notifier
+from intermission.settings import Settings
+
+
+class Fleet:
+    """One ledger for all jobs, whoever works on them."""
+
+    def __init__(self, settings: Settings, *, patience_s: float | None = None) -> None:
+        """`patience_s` is how long calls wait for a database that is away."""
+        self.settings = settings
+        self.app = App(settings)
+        if patience_s is not None:
+            self.app.shared = shared_ledger(settings, patience_s=patience_s)
+        if self.app.shared is None:
+            raise UsageError(
+                "no ledger is named that workers could share.",
+                remedy="Give one with --ledger (postgresql://host/name, or a SQLite file), or a "
+                "server with --server.",
+            )
+        self._open = self.app.shared
+        self._threads = threading.local()
+        self._opened_notifiers: Sequence[Notifier] | None = None
+
+    def open_ledger(self) -> Ledger:
+        """A new instance; the caller closes it."""
+        return self._open()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The instance of the calling thread, kept open."""
+        if not hasattr(self._threads, "ledger"):
+            self._threads.ledger = self._open()
+        return self._threads.ledger
+
+    def workspace(self, job: Job) -> Workspace:
+        """Where a job's receipts, artifacts and outputs are."""
+        return self.app.workspace_of_job(job, load(job.ref).output)
+
+    def submit(
+        self,
+        ref: str,
+        place: str | Location,
+        params: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        not_before_ms: int = 0,
+    ) -> tuple[Job, bool]:
+        """Put the job of a source into the ledger, for any worker to work on.
+
+        False if it was there: then what had failed of it starts again.
+        """
+        where = as_location(place) if isinstance(place, str) else place
+        if self.settings.server is not None:
+            from intermission.composition.server_client import submit_remotely
+
+            how = {"priority": priority, "not_before_ms": not_before_ms}
+            params = self.app.params_of(load(ref), where, params)
+            key, is_new = submit_remotely(self.settings, load(ref).name, where, params, **how)
+            return self.ledger.jobs(key)[0].job, is_new
+        submission = self.app.submit(
+            load(ref),
+            resolve(ref),
+            where,
+            params,
+            priority=priority,
+            not_before_ms=not_before_ms,
+            lent=self.ledger,
+        )
+        submission.held.close()
+        self.notify(priority)
+        return submission.job, submission.is_new
+
+    def notify(self, priority: int = 0) -> None:
+        """Wake a worker, where notifiers are set up."""
+        for notifier in self._notifiers():
+            notifier.notify(priority)
+
+    def _notifiers(self) -> Sequence[Notifier]:
+        if self._opened_notifiers is None:
+            self._opened_notifiers = [] if self.settings.server else open_notifiers(self.settings)
+            for notifier in self._opened_notifiers:
+                atexit.register(notifier.close)  # which sends the last ring
+        return self._opened_notifiers
+
+    def open_job(self, ledger: Ledger, key: str) -> OpenJob:
+        """What a worker needs to run the tasks of a job."""
+        (row,) = ledger.jobs(key)
+        job, workspace = row.job, self.workspace(row.job)
+        if self.settings.server is not None:
+            from intermission.backends.http.workspace import job_from_here
+
+            job = job_from_here(job, self.settings.server)
+        store = workspace.open_store()
+        bring_back(ledger, store, job)
+        return OpenJob(workspace, job, ledger, store, StepStats())

@@ -1,0 +1,302 @@
+"""Where sources are: files of this machine, or objects in a bucket; and where their parts go.
+
+A source's workspace is in the same storage as the source: beside a file in a folder of its own,
+in a bucket below a prefix of its own, with the source's whole key.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path, PurePath, PurePosixPath
+from urllib.parse import quote, unquote
+
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.store.keys import is_key
+from intermission.backends.store.local import LocalStore
+from intermission.backends.store.objects import ObjectStore
+from intermission.composition.discovery import find_sources
+from intermission.engine.source import identify
+from intermission.engine.workspace import Workspace
+from intermission.errors import (
+    AlreadyExists,
+    EmptyPlace,
+    EnvironmentFault,
+    LedgerError,
+    NotFound,
+    SourceError,
+    UsageError,
+    fault_from_os,
+)
+from intermission.model import Source, identity
+from intermission.ports.ledger import Ledger
+from intermission.ports.store import Store
+from intermission.settings import Settings
+
+LEDGER_NAME = "ledger.sqlite"
+
+
+@dataclass(frozen=True, order=True)
+class ObjectLocation:
+    """An object in a bucket."""
+
+    bucket: str
+    """With its scheme: `s3://bucket`."""
+    key: str
+    version: str = field(default="", compare=False)
+    """What a listing said of it, where it was found by one."""
+    size_bytes: int = field(default=0, compare=False)
+    """As listed, too."""
+
+    def __str__(self) -> str:
+        return f"{self.bucket}/{self.key}"
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.key).name
+
+
+Location = Path | ObjectLocation
+
+
+def is_url(text: str) -> bool:
+    return "://" in text
+
+
+def as_location(text: str) -> Location:
+    """What a person means by a path or a URL."""
+    if not is_url(text):
+        return Path(text).resolve()
+    scheme, _, rest = text.partition("://")
+    if scheme == "file":
+        return Path(rest).resolve()
+    bucket, _, key = rest.partition("/")
+    return ObjectLocation(f"{scheme}://{bucket}", key)
+
+
+def location_of(source: Source) -> Location:
+    """Where a job's source is."""
+    if source.uri.startswith("file:"):
+        return source.path
+    scheme, _, rest = source.uri.partition("://")
+    bucket, _, key = rest.partition("/")
+    return ObjectLocation(f"{scheme}://{bucket}", unquote(key))
+
+
+def uri_of(place: Location) -> str:
+    """What a source at this place has as its URI."""
+    if isinstance(place, ObjectLocation):
+        return f"{place.bucket}/{quote(place.key)}"
+    return place.as_uri()
+
+
+def find_locations(
+    given: Sequence[str], include: Sequence[str], settings: Settings, outputs: str
+) -> list[Location]:
+    """The sources that these paths and URLs name, each once, in order."""
+    found: dict[Location, None] = {}
+    for text in given:
+        place = as_location(text)
+        if isinstance(place, ObjectLocation):
+            found.update(dict.fromkeys(_find_objects(place, include, settings, outputs)))
+        else:
+            name = settings.workspace_name
+            local = text if not is_url(text) else str(place)
+            found.update(dict.fromkeys(find_sources([local], include=include, workspace_name=name)))
+    return list(found)
+
+
+def _find_objects(
+    place: ObjectLocation, include: Sequence[str], settings: Settings, outputs: str
+) -> list[ObjectLocation]:
+    store = _bucket(place, settings)
+    whole = store.stat(place.key) if place.key and not place.key.endswith("/") else None
+    if whole is not None:
+        return [replace(place, version=whole.version, size_bytes=whole.size_bytes)]
+    found = [
+        ObjectLocation(place.bucket, stat.key, stat.version, stat.size_bytes)
+        for stat in store.list(_prefix(place))
+        if stat.size_bytes and _is_wanted(place, stat.key, include, settings, outputs)
+    ]
+    if not found:
+        wanted = f" that matches {', '.join(include)}" if include else ""
+        raise EmptyPlace(
+            f"{place} has no object{wanted}.", remedy="Check the bucket and the prefix."
+        )
+    return found
+
+
+def find_object(
+    place: ObjectLocation, key: str, include: Sequence[str], settings: Settings, outputs: str
+) -> ObjectLocation | None:
+    """The object of this key in the place's bucket, if a listing of the place would find it now."""
+    # A URL may name one object, whatever it is called.
+    is_wanted = key == place.key or _is_wanted(place, key, include, settings, outputs)
+    if not is_wanted or not is_key(key):
+        return None
+    stat = _bucket(place, settings).stat(key)
+    if stat is None or not stat.size_bytes:
+        return None
+    return ObjectLocation(place.bucket, key, stat.version, stat.size_bytes)
+
+
+def _prefix(place: ObjectLocation) -> str:
+    return place.key if not place.key or place.key.endswith("/") else f"{place.key}/"
+
+
+def _is_wanted(
+    place: ObjectLocation, key: str, include: Sequence[str], settings: Settings, outputs: str
+) -> bool:
+    """Whether a key below a place can be a source: by its name, and because it is not our own."""
+    prefix = _prefix(place)
+    below = key.removeprefix(prefix)
+    own = f"{settings.checkpoints_prefix}/", f"{outputs}/"
+    if not key.startswith(prefix) or key.startswith(own):
+        return False
+    if any(part.startswith(".") for part in below.split("/")):
+        return False
+    names = below, PurePosixPath(below).name
+    return not include or any(fnmatch(name, one) for one in include for name in names)
+
+
+def _opener(url: str, settings: Settings) -> Callable[[], ObjectStore]:
+    return partial(ObjectStore, url, patience_s=settings.store_patience_s)
+
+
+def _bucket(place: ObjectLocation, settings: Settings) -> ObjectStore:
+    return _opener(place.bucket, settings)()
+
+
+def workspace_of(place: Location, settings: Settings, output: str | None) -> Workspace:
+    """A source's workspace; `output` names the folder or prefix for what people are to find."""
+    if isinstance(place, ObjectLocation):
+        return _object_workspace(place, settings, output)
+    folder = place.parent / settings.workspace_name / place.name
+    outputs = None if output is None else _outputs(place, settings, output, folder / ".tmp")
+    return Workspace(
+        folder=folder,
+        open_store=partial(LocalStore, folder),
+        open_outputs=outputs,
+        open_ledger=partial(open_ledger, folder / LEDGER_NAME),
+    )
+
+
+def _object_workspace(place: ObjectLocation, settings: Settings, output: str | None) -> Workspace:
+    url = f"{place.bucket}/{settings.checkpoints_prefix}/{place.key}"
+    # A name of its own on this machine, the same in every run, so that a lock is proven dead here.
+    folder = settings.cache_dir.expanduser() / "workspaces" / identity(url)[:20] / place.name
+    outputs = None if output is None else _outputs(place, settings, output, folder / ".tmp")
+    return Workspace(
+        folder=folder,
+        open_store=_opener(url, settings),
+        open_outputs=outputs,
+        open_ledger=partial(open_ledger, folder / LEDGER_NAME),
+        fetch_source=partial(_fetch_source, place, settings, folder / "source"),
+        is_remote=True,
+    )
+
+
+def _outputs(place: Location, settings: Settings, output: str, temp: Path) -> Callable[[], Store]:
+    """Where people find a source's outputs: under a name that no other source has there."""
+    if settings.output_dir is not None:
+        return _outputs_below(settings.output_dir, place, settings)
+    if isinstance(place, Path):
+        claims = LocalStore(place.parent / settings.workspace_name)
+        name = _claimed_name(claims, f"outputs/{output}", place, place.name)
+        return partial(LocalStore, place.parent / output / name, temp=temp)
+    path = PurePosixPath(place.key)
+    claims = _opener(f"{place.bucket}/{settings.checkpoints_prefix}", settings)()
+    name = _claimed_name(claims, f"outputs/{output}/{path.parent}", path, str(place))
+    return _opener(f"{place.bucket}/{output / path.parent / name}", settings)
+
+
+def _outputs_below(base: str, place: Location, settings: Settings) -> Callable[[], Store]:
+    path = place if isinstance(place, Path) else PurePosixPath(place.key)
+    if is_url(base):
+        base = base.rstrip("/")
+        claims: Store = _opener(f"{base}/{settings.workspace_name}", settings)()
+        return _opener(f"{base}/{_claimed_name(claims, 'outputs', path, str(place))}", settings)
+    folder = Path(base).expanduser().resolve()
+    claims = LocalStore(folder / settings.workspace_name)
+    name = _claimed_name(claims, "outputs", path, str(place))
+    # What is being written has to be on the same file system.
+    return partial(LocalStore, folder / name, temp=folder / settings.workspace_name / ".tmp")
+
+
+def _claimed_name(claims: Store, prefix: str, source: PurePath, owner: str) -> str:
+    """The source's stem, or its whole name where another source took the stem first."""
+    names = (source.stem, source.name, f"{source.name}-{identity(owner)[:8]}")
+    for name in names:
+        key = str(PurePosixPath(prefix, name))
+        try:  # mostly it was claimed before, and reading is soon done
+            found = claims.read(key)
+        except NotFound:
+            try:
+                claims.create(key, owner.encode())
+                return name
+            except AlreadyExists:
+                found = claims.read(key)
+        if found == owner.encode():
+            return name
+    raise UsageError(
+        f"every name for the outputs of {source} is taken: {', '.join(names)}.",
+        remedy="Give another --output-dir.",
+    )
+
+
+def identify_location(
+    place: Location, memory: Store, settings: Settings, *, remember: bool = True
+) -> Source:
+    """The source a place has now. An object is told by its version, a file by its content."""
+    if isinstance(place, Path):
+        return identify(place, memory, remember=remember)
+    stat = _bucket(place, settings).stat(place.key)
+    if stat is None:
+        raise SourceError(f"{place} does not exist.", remedy="Check the bucket and the key.")
+    return listed_source(replace(place, version=stat.version, size_bytes=stat.size_bytes))
+
+
+def listed_source(place: ObjectLocation) -> Source:
+    """The source that an object was when it was listed."""
+    fingerprint = identity("object", place.version, str(place.size_bytes))
+    uri = f"{place.bucket}/{quote(place.key)}"
+    return Source(uri, fingerprint, place.size_bytes, place.version)
+
+
+def _fetch_source(place: ObjectLocation, settings: Settings, folder: Path, source: Source) -> Path:
+    """The source as a file of this machine, downloaded once however many slots want it."""
+    path = folder / source.fingerprint / place.name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                _bucket(place, settings).fetch_version(place.key, path, version=source.version)
+        finally:
+            os.close(lock)
+    except OSError as e:
+        raise fault_from_os(e, f"fetching {place}", EnvironmentFault, where=folder) from e
+    return path
+
+
+def open_ledger(path: Path) -> Ledger:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise fault_from_os(e, "making the workspace", LedgerError, where=path.parent) from e
+    return SqliteLedger(path)
+
+
+def find_object_workspaces(place: ObjectLocation, settings: Settings) -> Iterator[ObjectLocation]:
+    """The sources at or below a place that have a workspace in their bucket."""
+    store = _bucket(place, settings)
+    root = f"{settings.checkpoints_prefix}/"
+    for stat in store.list(root + place.key):
+        key = stat.key.removeprefix(root)
+        if key.endswith(f"/{LEDGER_NAME}"):
+            yield ObjectLocation(place.bucket, key.removesuffix(f"/{LEDGER_NAME}"))

@@ -1,0 +1,128 @@
+"""A server as its clients use it: workers that reach no database, and people's commands.
+
+The ledger and the stores are those of the server, behind the same ports; so a worker is the same
+worker, and a command the same command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from intermission.backends.http.client import LEDGER, STORE, server
+from intermission.backends.http.ledger import HttpLedger
+from intermission.backends.http.workspace import http_workspace
+from intermission.composition.locations import Location, ObjectLocation
+from intermission.engine.source import hash_files
+from intermission.engine.workspace import Workspace
+from intermission.errors import AlreadyExists, EnvironmentFault, fault_from_os
+from intermission.model import Job
+from intermission.settings import Settings
+
+PUBLIC = "/api/v1"
+_BLOCK_BYTES = 1024**2
+
+
+def credentials(settings: Settings) -> tuple[str, str]:
+    """The server's URL, and what it is asked with: the admin secret, else a worker's key."""
+    assert settings.server is not None
+    secret = settings.admin_secret or settings.server_key
+    return settings.server, "" if secret is None else secret.get_secret_value()
+
+
+def remote_ledger(settings: Settings) -> Callable[[], HttpLedger]:
+    return partial(HttpLedger, *credentials(settings))
+
+
+def remote_workspace(settings: Settings, job: Job, *, has_outputs: bool) -> Workspace:
+    """A job's workspace behind the server; here is only a folder for working files."""
+    cache = settings.cache_dir.expanduser().resolve()
+    return http_workspace(job, *credentials(settings), cache, has_outputs=has_outputs)
+
+
+def submit_remotely(
+    settings: Settings,
+    pipeline: str,
+    place: Location,
+    params: Mapping[str, Any],
+    *,
+    priority: int = 0,
+    not_before_ms: int = 0,
+) -> tuple[str, bool]:
+    """The key of the job, and whether it is new. A file of this machine is uploaded first."""
+    source = str(place) if isinstance(place, ObjectLocation) else _upload(settings, place)
+    body = {
+        "pipeline": pipeline,
+        "source": source,
+        "params": dict(params),
+        "priority": priority,
+        "not_before_ms": not_before_ms,
+    }
+    url, key = credentials(settings)
+    return server(url, key).call(
+        f"submitting {place.name}",
+        "POST",
+        f"{PUBLIC}/jobs",
+        lambda response: (json.loads(response.read())["job"], response.status_code == 202),
+        faults=LEDGER,
+        body=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json", "Idempotency-Key": os.urandom(16).hex()},
+    )
+
+
+def ask(
+    settings: Settings, doing: str, verb: str, path: str, body: Mapping[str, Any] | None = None
+) -> Any:
+    """What the public API answers to the administrator, once: a person waits for it."""
+    assert settings.server is not None
+    secret = settings.admin_secret
+    return server(settings.server, "" if secret is None else secret.get_secret_value()).call(
+        doing,
+        verb,
+        PUBLIC + path,
+        lambda response: json.loads(response.read() or b"null"),
+        faults=LEDGER,
+        body=b"" if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+        patience_s=0,
+    )
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+def _upload(settings: Settings, path: Path) -> str:
+    """The id of an upload with a file's bytes: under its name, or one that says which bytes."""
+    try:
+        digest = hash_files(path)
+        for name in (path.name, f"{path.stem}-{digest[:8]}{path.suffix}"):
+            try:
+                return server(*credentials(settings)).call(
+                    f"uploading {path.name}",
+                    "PUT",
+                    f"{PUBLIC}/sources/{segment(name)}",
+                    lambda response: json.loads(response.read())["id"],
+                    faults=STORE,
+                    body=lambda: _blocks(path),
+                    headers={"Content-Type": "application/octet-stream"},
+                )
+            except AlreadyExists:
+                continue
+    except OSError as e:
+        raise fault_from_os(e, f"uploading {path.name}", EnvironmentFault, where=path) from e
+    raise AlreadyExists(
+        f"the server has other files called {path.name}.", remedy="Give the file another name."
+    )
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block

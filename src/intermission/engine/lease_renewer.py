@@ -1,0 +1,196 @@
+"""The lease keeper: a thread beside the work that renews leases and notices lost ones.
+
+It has its own connection to every ledger, so that nothing the worker waits for can stop a
+renewal. A lease it cannot renew in time is given up by killing the slot that works on it,
+before the ledger may give the task to somebody else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from intermission.engine.workspace import Workspace
+from intermission.errors import LedgerError
+from intermission.model import Heartbeat
+from intermission.ports.clock import Clock
+from intermission.ports.ledger import Ledger
+from intermission.telemetry import reached
+
+TICK_S = 1.0
+MARGIN = 0.2
+"""The last part of a lease's life in which work that could not be renewed is killed."""
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease this worker holds. The deadline is ours, monotonic, and starts before the claim."""
+
+    task_id: int
+    fence: int
+    deadline_s: float
+    beat_at_s: float
+    progress: float = 0.0
+    beat_progress: float = -1.0
+
+
+class LeaseRenewer:
+    """Renews what it is told to hold, until it is told to let go."""
+
+    def __init__(
+        self,
+        worker: str,
+        clock: Clock,
+        *,
+        lease_ttl_s: float,
+        renew_every_s: float,
+        on_lost: Callable[[str, HeldLease], None],
+        on_cancelled: Callable[[str, HeldLease], None],
+    ) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._lease_ttl_s = lease_ttl_s
+        self._renew_every_s = renew_every_s
+        self._on_lost = on_lost
+        self._on_cancelled = on_cancelled
+        self._lock = threading.Lock()
+        self._held: dict[str, dict[int, HeldLease]] = {}
+        self._workspaces: dict[str, Workspace] = {}
+        self._ledgers: dict[Callable[[], Ledger], Ledger] = {}
+        """By how they are opened: the jobs of a fleet share one, and so one connection."""
+        self._error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def open(self, name: str, workspace: Workspace) -> None:
+        with self._lock:
+            self._workspaces[name] = workspace
+            self._held[name] = {}
+
+    def close(self, name: str) -> None:
+        with self._lock:
+            self._held.pop(name, None)
+            self._workspaces.pop(name, None)
+
+    def hold(self, name: str, leases: Iterable[HeldLease]) -> None:
+        with self._lock:
+            self._held[name].update((held.task_id, held) for held in leases)
+
+    def progress(self, name: str, task_id: int, fraction: float) -> None:
+        with self._lock:
+            if task_id in self._held[name]:
+                self._held[name][task_id].progress = fraction
+
+    def let_go(self, name: str, task_ids: Iterable[int]) -> None:
+        with self._lock:
+            for task_id in task_ids:
+                self._held[name].pop(task_id, None)
+
+    def check(self) -> None:
+        """Raise here what ended the keeper's thread, so that the worker does not go on alone."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(min(TICK_S, self._renew_every_s)):
+                self.tick()
+        except BaseException as e:
+            self._error = e
+        finally:
+            for ledger in self._ledgers.values():
+                ledger.close()
+
+    def tick(self) -> None:
+        """Renew what is due and give up what could not be renewed; the thread's one round."""
+        self._open_new()
+        with self._lock:
+            work = {name: self._due(held) for name, held in self._held.items()}
+        for name, held in work.items():
+            if held:
+                self._renew(name, held)
+                self._give_up()  # each may have taken long
+        self._give_up()
+        self._close_unused()
+
+    def _due(self, held: dict[int, HeldLease]) -> list[HeldLease]:
+        now = self._clock.monotonic_s()
+        return [
+            one
+            for one in held.values()
+            if now - one.beat_at_s >= self._renew_every_s
+            or (one.progress != one.beat_progress and now - one.beat_at_s >= TICK_S)
+        ]
+
+    def _renew(self, name: str, due: list[HeldLease]) -> None:
+        asked_at_s = self._clock.monotonic_s()
+        heartbeats = [Heartbeat(one.task_id, one.fence, one.progress) for one in due]
+        reached("before-renew")
+        try:
+            answer = self._ledger(name).renew(
+                self._worker, heartbeats, lease_ttl_s=self._lease_ttl_s
+            )
+        except LedgerError:
+            return  # asked again at the next tick; the deadlines decide how often
+        for one, heartbeat in zip(due, heartbeats, strict=True):
+            if one.task_id in answer.cancelled:
+                self._drop(name, one, self._on_cancelled)
+            elif one.task_id in answer.lost:
+                self._drop(name, one, self._on_lost)
+            else:
+                one.deadline_s = asked_at_s + self._lease_ttl_s
+                one.beat_at_s = asked_at_s
+                one.beat_progress = heartbeat.progress
+
+    def _ledger(self, name: str) -> Ledger:
+        with self._lock:
+            workspace = self._workspaces.get(name)
+        if workspace is None:
+            raise LedgerError("this workspace is closed.")
+        if workspace.open_ledger not in self._ledgers:
+            self._ledgers[workspace.open_ledger] = workspace.open_ledger()
+        return self._ledgers[workspace.open_ledger]
+
+    def _open_new(self) -> None:
+        """At once, not at the first renewal: by then the file may be deleted or another one."""
+        with self._lock:
+            names = list(self._workspaces)
+        with suppress(LedgerError):  # asked again when there is something to renew
+            for name in names:
+                self._ledger(name)
+
+    def _close_unused(self) -> None:
+        with self._lock:
+            used = {workspace.open_ledger for workspace in self._workspaces.values()}
+        for opener in self._ledgers.keys() - used:
+            self._ledgers.pop(opener).close()
+
+    def _give_up(self) -> None:
+        limit = self._clock.monotonic_s() + self._lease_ttl_s * MARGIN
+        with self._lock:
+            late = [
+                (name, one)
+                for name, held in self._held.items()
+                for one in held.values()
+                if one.deadline_s < limit
+            ]
+        for name, one in late:
+            self._drop(name, one, self._on_lost)
+
+    def _drop(self, name: str, one: HeldLease, tell: Callable[[str, HeldLease], None]) -> None:
+        """A task that ended meanwhile is no longer held, and not lost either."""
+        with self._lock:
+            known = self._held.get(name, {}).get(one.task_id)
+            if known is not one:
+                return
+            del self._held[name][one.task_id]
+        tell(name, one)

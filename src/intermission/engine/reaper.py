@@ -1,0 +1,268 @@
+"""The reaper: a small process between a worker and its slots, so that nothing outlives it.
+
+It is forked from the worker before the worker has threads or open ledgers, and does three
+things: it forks slots, each in a process group of its own; it kills a slot's group when told
+to, or when the slot dies; and when the worker is gone, however it went, it kills them all.
+Orphans of a slot that left its group come to the reaper as their new parent and are killed
+too. If the reaper itself is killed, its slots are killed by the kernel, and whatever they
+had started comes to a second reaper, the first one's parent, which does nothing but wait
+for that. So one of them is left to clean up when the worker is killed together with the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+from intermission.errors import EnvironmentFault
+
+_MESSAGE = struct.Struct("=cii")
+_SPAWN, _KILL, _STARTED, _ENDED = b"s", b"k", b"p", b"x"
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+SlotMain = Callable[[Connection], None]
+
+
+class Reaper:
+    """The worker's end. Create it first, from a process with a single thread."""
+
+    def __init__(self, slot_main: SlotMain) -> None:
+        if threading.active_count() > 1:
+            raise RuntimeError("a reaper must be forked before any thread is started")
+        self._control, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        self._groups: dict[int, int] = {}
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._control.close()
+            _become_second_guardian(theirs, slot_main)
+        theirs.close()
+
+    def fileno(self) -> int:
+        """Readable when a slot ended; see `ended`."""
+        return self._control.fileno()
+
+    def spawn(self, slot: int) -> Connection:
+        """Start a slot; the connection to it."""
+        ours, theirs = socket.socketpair()
+        with self._lock:
+            try:
+                socket.send_fds(self._control, [_MESSAGE.pack(_SPAWN, slot, 0)], [theirs.fileno()])
+            except OSError as e:
+                raise self._gone() from e
+        theirs.close()
+        return Connection(ours.detach())
+
+    def kill(self, slot: int) -> None:
+        """Kill a slot and everything it started. It will be reported by `ended`."""
+        with self._lock, suppress(OSError):
+            self._control.sendall(_MESSAGE.pack(_KILL, slot, 0))
+
+    def ended(self) -> list[tuple[int, int]]:
+        """Slots that ended since the last call, with their wait status."""
+        ended: list[tuple[int, int]] = []
+        while select.select([self._control], [], [], 0)[0]:
+            data = _receive(self._control)
+            if data is None:
+                raise self._gone()
+            kind, slot, value = _MESSAGE.unpack(data)
+            if kind == _STARTED:
+                self._groups[slot] = value
+            else:
+                self._groups.pop(slot, None)
+                ended.append((slot, value))
+        return ended
+
+    def _gone(self) -> EnvironmentFault:
+        for group in self._groups.values():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+        self._groups.clear()
+        return EnvironmentFault(
+            "the process that guards the slots was killed.",
+            remedy="Progress is saved; run the same command again.",
+        )
+
+    def close(self) -> None:
+        """Kill every slot, and wait until the reaper has seen to it."""
+        self._control.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def _receive(control: socket.socket) -> bytes | None:
+    data = b""
+    while len(data) < _MESSAGE.size:
+        try:
+            more = control.recv(_MESSAGE.size - len(data))
+        except ConnectionError:
+            return None
+        if not more:
+            return None
+        data += more
+    return data
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _become_second_guardian(control: socket.socket, slot_main: SlotMain) -> NoReturn:
+    """Fork the reaper proper, and clean up after it when it ends, however it ends."""
+    try:
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        _silence()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        parent_lives, while_open = os.pipe()
+        if os.fork() == 0:
+            os.close(while_open)
+            _become_guardian(control, parent_lives, slot_main)
+        control.close()
+        with suppress(ChildProcessError):
+            os.wait()
+        _end_all_children()
+    finally:
+        os._exit(0)
+
+
+def _become_guardian(control: socket.socket, parent_lives: int, slot_main: SlotMain) -> NoReturn:
+    try:
+        os.setsid()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _Loop(control, parent_lives, slot_main).run()
+        _end_all_children()
+    finally:
+        os._exit(0)
+
+
+def _children() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _end_all_children() -> None:
+    """Kill every child, and the orphans that become children by that, until none is left."""
+    with suppress(ChildProcessError, OSError):
+        while True:
+            for pid in _children():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            os.wait()
+
+
+def _silence() -> None:
+    """A slot's own output is redirected into logs; until then it must not reach the terminal."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+class _Loop:
+    """The reaper's life after the fork."""
+
+    def __init__(self, control: socket.socket, parent_lives: int, slot_main: SlotMain) -> None:
+        self._control = control
+        self._parent_lives = parent_lives
+        self._slot_main = slot_main
+        self._slots: dict[int, int] = {}
+        self._wake, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        while True:
+            sources = [self._control, self._wake, self._parent_lives]
+            ready, _, _ = select.select(sources, [], [])
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+                self._reap()
+            if self._parent_lives in ready or (self._control in ready and not self._obey()):
+                break
+        for pid in self._slots.values():
+            _kill_group(pid)
+
+    def _obey(self) -> bool:
+        """Handle one message; False when the worker is gone."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE.size, 1)
+        except ConnectionError:
+            return False
+        if len(data) < _MESSAGE.size:
+            return False
+        kind, slot, _ = _MESSAGE.unpack(data)
+        if kind == _SPAWN:
+            self._spawn(slot, fds[0])
+        elif slot in self._slots:
+            _kill_group(self._slots[slot])
+        return True
+
+    def _spawn(self, slot: int, fd: int) -> None:
+        reaper = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_slot(reaper, fd)
+        os.close(fd)
+        self._slots[slot] = pid
+        self._tell(_STARTED, slot, pid)
+
+    def _become_slot(self, reaper: int, fd: int) -> NoReturn:
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != reaper:
+                os._exit(1)
+            self._control.close()
+            self._slot_main(Connection(fd))
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _reap(self) -> None:
+        ended: list[tuple[int, int]] = []
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0] != 0:
+                ended.append(found)
+        slots = {pid: slot for slot, pid in self._slots.items()}
+        for pid, status in ended:
+            if pid in slots:
+                del self._slots[slots[pid]]
+                _kill_group(pid)
+                self._tell(_ENDED, slots[pid], status)
+        if ended:  # an orphan's end makes orphans of its own children
+            self._kill_orphans()
+
+    def _tell(self, kind: bytes, slot: int, value: int) -> None:
+        with suppress(OSError):
+            self._control.sendall(_MESSAGE.pack(kind, slot, value))
+
+    def _kill_orphans(self) -> None:
+        """Children that are no slots are what a dead slot left behind."""
+        with suppress(OSError):
+            for child in _children():
+                if child not in self._slots.values():
+                    with suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

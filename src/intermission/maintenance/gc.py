@@ -1,0 +1,212 @@
+"""Upkeep of a workspace: what attempts left behind that no receipt names, and old outputs.
+
+An artifact is written before the receipt that names it, so a file without a receipt may
+belong to a commit that is under way. It is removed only when it was already unnamed in an
+earlier pass, at least a grace ago, and has not been touched since; the grace must be longer
+than a lease. A workspace in which a worker is alive is left alone: a task may run longer than
+any grace, and what it wrote first is not named before it ends.
+
+Outputs of a job that another has taken the place of are removed in the same way: whoever plays
+them has the grace to come to an end. So are those of a job that failed or was cancelled while
+another is in use. A file that somebody else has written since stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any, cast
+
+from intermission.engine.publish import (
+    VERSIONS,
+    Versions,
+    change_versions,
+    memory_key,
+    memory_of,
+    read_versions,
+)
+from intermission.errors import NotFound
+from intermission.maintenance.superseded_outputs import (
+    BEING_COLLECTED,
+    COLLECTED,
+    is_collected,
+    mark_collected,
+)
+from intermission.model import Receipt
+from intermission.ports.clock import Clock
+from intermission.ports.store import Stat, Store
+
+_MEMORY_KEY = "garbage.json"
+
+GivenUp = Callable[[str, str], int | None]
+"""When a job of a pipeline failed or was cancelled, in ms; None for one that may go on."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a pass did: files and bytes removed, and files that the next pass may remove."""
+
+    removed: int
+    removed_bytes: int
+    waiting: int
+    in_use: bool = False
+    """A worker is alive there, so nothing was looked at."""
+
+
+def collect(
+    store: Store,
+    clock: Clock,
+    *,
+    grace_s: float,
+    dry_run: bool = False,
+    outputs_of: Callable[[str], Store | None] = lambda _: None,
+    given_up_ms: GivenUp = lambda _, __: None,
+) -> Swept:
+    """One pass. Two passes, a grace apart, remove a file.
+
+    `outputs_of` opens the outputs of the job with a key, where it can. `given_up_ms` is asked
+    again before each file goes.
+    """
+    sweep = _Sweep(store, clock.now_ms(), int(grace_s * 1000), dry_run)
+    # Artifacts are listed before receipts are read: a receipt created in between still counts.
+    candidates = {stat.key: stat for stat in store.list("artifacts/")}
+    for key in _named(store):
+        candidates.pop(key, None)
+    for key, stat in candidates.items():
+        sweep.take(key, stat, lambda key=key: store.delete(key))
+    for pipeline, versions in _in_use(store):
+        ended_ms = _given_up(store, versions, partial(given_up_ms, pipeline))
+        outputs = outputs_of(versions.front or "") if versions.former or ended_ms else None
+        if outputs is not None:
+            outdated = _Outdated(sweep, outputs, versions, ended_ms, partial(given_up_ms, pipeline))
+            outdated.take()
+            if not dry_run:
+                change_versions(store, pipeline, outdated.delete)
+    if not dry_run:
+        store.replace(_MEMORY_KEY, json.dumps(sweep.waiting).encode())
+    return Swept(sweep.removed, sweep.removed_bytes, len(sweep.waiting))
+
+
+class _Sweep:
+    """One pass over what may go."""
+
+    def __init__(self, store: Store, now_ms: int, grace_ms: int, dry_run: bool) -> None:
+        self.store = store
+        self.waiting: dict[str, int] = {}
+        self.removed = 0
+        self.removed_bytes = 0
+        self.is_dry = dry_run
+        self._seen = _seen_before(store)
+        self._now_ms = now_ms
+        self._oldest_ms = now_ms - grace_ms
+
+    def take(self, key: str, stat: Stat, remove: Callable[[], bool | None]) -> None:
+        """Remove an object if it was seen here a grace ago and is as old; else see it now.
+
+        `remove` says False if it is wanted after all.
+        """
+        first_ms = self._seen.get(key, self._now_ms)
+        if key not in self._seen or max(first_ms, stat.modified_ms) > self._oldest_ms:
+            self.waiting[key] = first_ms
+            return
+        if self.is_dry or remove() is not False:
+            self.removed += 1
+            self.removed_bytes += stat.size_bytes
+
+
+def _named(store: Store) -> set[str]:
+    named: set[str] = set()
+    for stat in store.list("receipts/"):
+        try:
+            named.update(file.key for file in Receipt.from_json(store.read(stat.key)).files)
+        except (ValueError, TypeError, KeyError, NotFound):
+            continue  # a task will find it unsound and put it into quarantine
+    return named
+
+
+def _in_use(store: Store) -> Iterator[tuple[str, Versions]]:
+    """The pipelines that have outputs which somebody is led to: others may be in nobody's way."""
+    for stat in store.list(f"{VERSIONS}/"):
+        pipeline = PurePosixPath(stat.key).stem
+        versions = read_versions(store, pipeline)
+        if versions is not None and versions.front is not None:
+            yield pipeline, versions
+
+
+def _given_up(
+    store: Store, versions: Versions, given_up_ms: Callable[[str], int | None]
+) -> dict[str, int]:
+    """When jobs failed or were cancelled whose outputs may lie beside those in use."""
+    keys = (PurePosixPath(stat.key).stem for stat in store.list("jobs/"))
+    others = [key for key in keys if key not in (versions.front, *versions.former)]
+    asked = ((key, given_up_ms(key)) for key in others if not is_collected(store, key))
+    return {key: at_ms for key, at_ms in asked if at_ms is not None}
+
+
+class _Outdated:
+    """Outputs of a pipeline that nobody is led to, or not any more."""
+
+    def __init__(
+        self,
+        sweep: _Sweep,
+        outputs: Store,
+        versions: Versions,
+        ended_ms: dict[str, int],
+        given_up_ms: Callable[[str], int | None],
+    ) -> None:
+        self._sweep = sweep
+        self._outputs = outputs
+        self._former = versions.former
+        self._ended_ms = {**dict.fromkeys(versions.former, 0), **ended_ms}
+        self._given_up_ms = given_up_ms
+        self._marked: set[str] = set()
+        self._left: set[str] = set()
+
+    def take(self) -> None:
+        store, sweep = self._sweep.store, self._sweep
+        for stat in list(store.list("published/")):
+            name = stat.key.removeprefix("published/").removesuffix(".json")
+            known = memory_of(store, name)
+            job = cast("str", known.get("job"))
+            if job not in self._ended_ms or known.get("front"):
+                continue
+            found = self._outputs.stat(name)
+            if found is None or known.get("version") not in ("", found.version):
+                if not sweep.is_dry:
+                    store.delete(stat.key)  # it is gone, or is not ours any more
+                continue
+            found = replace(found, modified_ms=max(found.modified_ms, self._ended_ms[job]))
+            sweep.take(stat.key, found, partial(self._remove, job, name))
+            if sweep.is_dry or stat.key in sweep.waiting:
+                self._left.add(job)
+        if not sweep.is_dry:
+            for job in self._ended_ms.keys() - self._left - {*self._former}:
+                mark_collected(store, job, COLLECTED)
+
+    def _remove(self, job: str, name: str) -> bool:
+        """What another took the place of may go. A job that was given up may have begun again."""
+        if job not in self._former:
+            if job not in self._marked:  # whoever begins after the look sees the mark
+                mark_collected(self._sweep.store, job, BEING_COLLECTED)
+                self._marked.add(job)
+            if self._given_up_ms(job) is None:
+                self._left.add(job)
+                return False
+        self._outputs.delete(name)
+        self._sweep.store.delete(memory_key(name))
+        return True
+
+    def delete(self, was: Versions) -> Versions:
+        gone = {*self._former} - self._left
+        return replace(was, former=tuple(key for key in was.former if key not in gone))
+
+
+def _seen_before(store: Store) -> dict[str, int]:
+    try:
+        seen: Any = json.loads(store.read(_MEMORY_KEY))
+    except (NotFound, ValueError):
+        seen = None
+    return cast("dict[str, int]", seen) if isinstance(seen, dict) else {}

@@ -1,0 +1,225 @@
+"""What can be used of a job while it runs: texts of its pipeline's preview, published beside it.
+
+A thread with a ledger of its own looks every few seconds at the jobs that this process works on.
+It never fails a job and never holds one up. Several workers may look at one job: a text made from
+fewer results never takes the place of one made from more, and none takes the place of what a step
+published at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from intermission.engine.open_job import OpenJob
+from intermission.engine.publish import memory_key, memory_of, version_of
+from intermission.engine.receipt import FetchedFiles
+from intermission.engine.run_task import result_text
+from intermission.errors import AlreadyExists, IntermissionError
+from intermission.maintenance.superseded_outputs import preview_key
+from intermission.model import EdgeKind, Job, Output, TaskState
+from intermission.pipeline import Pipeline
+from intermission.ports.ledger import Ledger
+from intermission.ports.store import Store
+
+EVERY_S = 2.0
+LAST_S = 10.0
+"""How long the end of a process waits for the last look."""
+_NEVER = 2**62
+_WAITING = {TaskState.BLOCKED, TaskState.CANCELLED}
+log = logging.getLogger(__name__)
+
+
+class Previews:
+    """The jobs this process works on whose pipelines have a preview. Close it at the end."""
+
+    def __init__(self) -> None:
+        self._watched: list[_Watched] = []
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, opened: OpenJob, pipeline: Pipeline) -> None:
+        """Look at a job from now on, until the assignment's resources are closed."""
+        if pipeline.preview is None or opened.workspace.open_outputs is None:
+            return
+        watched = _Watched(opened, pipeline)
+        with self._lock:
+            self._watched.append(watched)
+        opened.resources.callback(self._end, watched)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="preview", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Have a last look at what has not been looked at since its end."""
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(LAST_S)
+
+    def _end(self, watched: _Watched) -> None:
+        watched.is_ending = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while True:
+            is_last = self._closing
+            with self._lock:
+                watched = list(self._watched)
+            for one in watched:
+                is_ending = one.is_ending
+                one.look()
+                if is_ending or is_last:
+                    one.close()
+                    with self._lock:
+                        self._watched.remove(one)
+            if is_last:
+                return
+            self._wake.wait(EVERY_S)
+            self._wake.clear()
+
+
+class _Watched:
+    """One job, looked at by the thread alone."""
+
+    def __init__(self, opened: OpenJob, pipeline: Pipeline) -> None:
+        self.is_ending = False
+        self._job: Job = opened.job
+        self._pipeline = pipeline
+        self._workspace = opened.workspace
+        self._ledger: Ledger | None = None
+        self._stores: tuple[Store, Store] | None = None
+        self._seen = -1
+        self._values: dict[str, Any] = {}
+        """By key of a task: its result."""
+        self._steps = [name for name in pipeline.preview_inputs if name in pipeline.steps]
+
+    def look(self) -> None:
+        """Publish what there is by now, if that is more than the last time."""
+        if self._pipeline.preview is None:
+            return
+        try:
+            self._look()
+        except IntermissionError as e:  # it is tried again with the next result
+            log.warning("job %s has no newer preview: %s", self._job.key[:10], e)
+        except Exception as e:  # it is the pipeline's own code
+            what = f"{type(e).__name__}: {e}"
+            log.warning("the preview of %s is broken (%s): left out", self._pipeline.name, what)
+            self._seen = _NEVER
+
+    def close(self) -> None:
+        if self._ledger is not None:
+            with suppress(IntermissionError):
+                self._ledger.close()
+
+    def _look(self) -> None:
+        if self._ledger is None:
+            self._ledger = self._workspace.open_ledger()
+        found = {name: self._ledger.outputs(self._job.key, name) for name in self._needed()}
+        count = sum(one is not None for name in self._steps for one in found[name])
+        if count <= self._seen or not self._has_begun(found):
+            return
+        values = self._pipeline.unbind(self._job.params)
+        given = {
+            name: self._value(name, found[name]) if name in found else values[name]
+            for name in self._pipeline.preview_inputs
+        }
+        assert self._pipeline.preview is not None
+        texts = self._pipeline.preview(**given)
+        if self._publish(texts, count):
+            self._seen = count
+
+    def _needed(self) -> list[str]:
+        """The steps whose results it takes, and the plans of those that are mapped."""
+        plans = [self._job.step(name).plan for name in self._steps]
+        return [*self._steps, *(plan for plan in plans if plan is not None)]
+
+    def _has_begun(self, found: Mapping[str, list[Output | None]]) -> bool:
+        """Whether every step that has one task is done: of the others, which tasks there are."""
+        alone = [name for name in found if self._job.step(name).plan is None]
+        return all(found[name] and found[name][0] is not None for name in alone)
+
+    def _value(self, step: str, outputs: list[Output | None]) -> Any:
+        values = [None if one is None else self._decoded(step, one) for one in outputs]
+        return values if self._job.step(step).plan is not None else values[0]
+
+    def _decoded(self, step: str, output: Output) -> Any:
+        if output.task_key not in self._values:
+            store, _ = self._opened()
+            files = FetchedFiles(store, output, self._workspace.folder / "scratch")
+            text = result_text(output, files)
+            self._values[output.task_key] = self._pipeline.steps[step].decode(text, files)
+        return self._values[output.task_key]
+
+    def _opened(self) -> tuple[Store, Store]:
+        if self._stores is None:
+            assert self._workspace.open_outputs is not None
+            self._stores = self._workspace.open_store(), self._workspace.open_outputs()
+        return self._stores
+
+    def _publish(self, texts: Mapping[str, str], count: int) -> bool:
+        """Put texts in their places; False if somebody wrote there at the same time.
+
+        The order keeps an old text from a newer one's place. Whoever writes has first looked at
+        what was there, then at what is known of it: that the job's own steps have not come so far
+        as to publish these names, and that nobody has seen more results.
+        """
+        store, outputs = self._opened()
+        version = version_of(store, self._job)
+        named = {f"{version}{name}": text.encode() for name, text in texts.items()}
+        found = {name: outputs.stat(name) for name in named}
+        if self._is_over() or not self._is_newest(store, count):
+            return True
+        try:
+            for name, data in named.items():
+                stat = found[name]
+                if memory_of(store, name).get("front"):
+                    continue
+                if stat is None:
+                    self._remember(store, name)
+                    outputs.create(name, data)
+                elif outputs.read(name) != data:
+                    outputs.replace(name, data, if_version=stat.version)
+        except AlreadyExists:
+            return False
+        return True
+
+    def _is_over(self) -> bool:
+        """Whether a step that takes everything the preview takes has left its place in the line."""
+        assert self._ledger is not None
+        (row,) = self._ledger.jobs(self._job.key)
+        mapped = {name for name in self._steps if self._job.step(name).plan is not None}
+        for spec in self._job.steps:
+            taken = {edge.upstream for edge in spec.edges if edge.kind is EdgeKind.ALL}
+            if mapped <= taken and row.counts.get(spec.name, {}).keys() - _WAITING:
+                return True
+        return False
+
+    def _is_newest(self, store: Store, count: int) -> bool:
+        """Write down from how many results the texts are made, unless somebody saw more."""
+        key, data = (
+            preview_key(self._job.key),
+            json.dumps({"results": count}).encode(),
+        )
+        while True:
+            stat = store.stat(key)
+            with suppress(AlreadyExists):
+                if stat is None:
+                    store.create(key, data)
+                    return True
+                known = int(json.loads(store.read(key))["results"])
+                if known < count:
+                    store.replace(key, data, if_version=stat.version)
+                return known <= count
+
+    def _remember(self, store: Store, name: str) -> None:
+        """That the file is this job's, for the garbage collection."""
+        known = {"sha256": "", "job": self._job.key, "front": False, "version": ""}
+        with suppress(AlreadyExists):
+            store.create(memory_key(name), json.dumps(known).encode())

@@ -1,0 +1,158 @@
+"""Finding a job or a task by what a person types: a source, a key's beginning, a task's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from intermission.composition.app import App
+from intermission.composition.locations import Location, as_location, location_of, uri_of
+from intermission.engine.workspace import Workspace
+from intermission.errors import LedgerError, UsageError
+from intermission.model import JobRow, JobState, TaskRow
+from intermission.ports.ledger import Ledger
+
+PAGE = 1000
+"""How many jobs are read at a time."""
+
+_TASK = re.compile(r"(?P<step>\w+)(?:\[(?P<index>\d+)\])?")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A job in its ledger, open for as long as the caller looks at it."""
+
+    source: Location
+    workspace: Workspace
+    ledger: Ledger
+    row: JobRow
+
+
+def each_job(
+    ledger: Ledger, *, states: Collection[JobState] = (), pipeline: str | None = None
+) -> Iterator[JobRow]:
+    """The jobs of a ledger, newest first, read a page at a time."""
+    before = None
+    while page := ledger.jobs(states=states, pipeline=pipeline, before=before, limit=PAGE):
+        yield from page
+        before = page[-1].id
+
+
+def all_jobs(
+    app: App,
+    place: str,
+    on_fault: Callable[[Location, LedgerError], None],
+    *,
+    states: Collection[JobState] = (),
+    pipeline: str | None = None,
+) -> Iterator[Found]:
+    """Every job at or below a place. Each one's ledger is open until the next is asked for.
+
+    A ledger that cannot be read is told to `on_fault`, and hides no other. A shared ledger has
+    them all, wherever their sources are.
+    """
+    if app.shared is not None:
+        with closing(app.shared()) as ledger:
+            for row in each_job(ledger, states=states, pipeline=pipeline):
+                yield _found(app, ledger, row)
+        return
+    for source, workspace in app.workspaces(as_location(place)):
+        with ExitStack() as held:
+            try:
+                ledger = held.enter_context(app.reading(workspace))
+            except LedgerError as e:
+                on_fault(source, e)
+                continue
+            if ledger is not None:
+                for row in each_job(ledger, states=states, pipeline=pipeline):
+                    yield Found(source, workspace, ledger, row)
+
+
+@contextmanager
+def find_job(app: App, name: str, place: str, *, write: bool = False) -> Iterator[Found]:
+    """The job of a source (its newest), or the one whose key begins with `name`.
+
+    With `write`, its ledger may be changed.
+    """
+    if app.shared is not None:
+        with closing(app.shared()) as ledger:
+            yield _shared(app, ledger, name)
+        return
+    source, key = as_location(name), ""
+    if isinstance(source, Path) and not (source.is_file() or app.workspace(source).folder.is_dir()):
+        source, key = _by_key(app, name, place)
+    workspace = app.workspace(source)
+    with app.reading(workspace) as ledger:
+        rows = [] if ledger is None else ledger.jobs(key)
+        if ledger is None or not rows:
+            raise UsageError(f"{name} has no job.", remedy="Run a pipeline over it first.")
+        if not write:
+            yield Found(source, workspace, ledger, rows[0])
+            return
+    with app.writing(workspace) as ledger:
+        (row,) = ledger.jobs(rows[0].job.key)
+        yield Found(source, workspace, ledger, row)
+
+
+def _found(app: App, ledger: Ledger, row: JobRow) -> Found:
+    return Found(location_of(row.job.source), app.workspace_of_job(row.job), ledger, row)
+
+
+def _shared(app: App, ledger: Ledger, name: str) -> Found:
+    """The newest job of a source, or the one whose key begins with `name`, in a shared ledger."""
+    rows = ledger.jobs(source=uri_of(as_location(name)), limit=1) or ledger.jobs(name)
+    if len(rows) != 1:
+        what = f"{len(rows)} jobs have" if rows else "no job has"
+        raise UsageError(
+            f"{what} a key that begins with {name!r}, and no job has a source of that name.",
+            remedy="`intermission ls` lists the jobs.",
+        )
+    return _found(app, ledger, rows[0])
+
+
+def _by_key(app: App, name: str, place: str) -> tuple[Location, str]:
+    """The source and the whole key of the one job whose key begins with `name`."""
+    faults: list[LedgerError] = []
+    matches = [
+        (found.source, found.row.job.key)
+        for found in all_jobs(app, place, lambda _, e: faults.append(e))
+        if found.row.job.key.startswith(name)
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches and faults:
+        raise faults[0]
+    if len({key for _, key in matches}) == 1:
+        raise UsageError(
+            f"{len(matches)} sources have the job {name!r}, because their content is the same: "
+            f"{', '.join(str(source) for source, _ in matches)}.",
+            remedy="Name the source instead of the key.",
+        )
+    what = f"{len(matches)} jobs have" if matches else "no job has"
+    raise UsageError(
+        f"{what} a key that begins with {name!r} at or below {as_location(place)}, "
+        "and no source of that name has a workspace.",
+        remedy="`intermission ls` lists the jobs; --in says where to look.",
+    )
+
+
+def find_task(found: Found, name: str) -> TaskRow:
+    """A task by `step`, `step[7]`, or the beginning of its key."""
+    match = _TASK.fullmatch(name)
+    steps = {spec.name for spec in found.row.job.steps}
+    if match is not None and match["step"] in steps:
+        rows = list(found.ledger.tasks(found.row.job.key, step=match["step"]))
+        if match["index"] is not None:
+            rows = [row for row in rows if row.index == int(match["index"])]
+    else:
+        rows = [row for row in found.ledger.tasks(found.row.job.key) if row.key.startswith(name)]
+    if len(rows) != 1:
+        what = f"{len(rows)} tasks are" if rows else "no task is"
+        raise UsageError(
+            f"{what} named {name!r} in job {found.row.job.key[:10]}.",
+            remedy="`intermission inspect JOB` lists them; a task of a mapped step is step[7].",
+        )
+    return rows[0]

@@ -1,0 +1,143 @@
+"""The workers of a fleet as people see them, and their keys: listed, rotated, revoked.
+
+With a server, it is asked; else its registry is opened, which lies beside the ledger. What is
+shown or done here decides no lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from intermission.backends.registry.keys import mint
+from intermission.composition.documents import timestamp
+from intermission.composition.fleet import Fleet
+from intermission.composition.registries import open_registry
+from intermission.errors import NotFound, UsageError
+from intermission.ports.registry import KeyRow, Registry, WorkerRow
+from intermission.settings import Settings
+
+OFFLINE_MS = 5 * 60 * 1000
+"""Without a heartbeat for so long a worker counts as offline."""
+
+State = Literal["active", "idle", "busy", "offline", "disabled"]
+
+
+@dataclass(frozen=True)
+class SeenWorker:
+    """A worker. One that uses the ledger directly is known by its leases alone: no `id`."""
+
+    id: str | None
+    name: str
+    state: State
+    can: tuple[str, ...] = ()
+    version: str | None = None
+    slots: int | None = None
+    busy: int | None = None
+    registered: str | None = None
+    heard: str | None = None
+
+
+def state_of(row: WorkerRow, now_ms: int) -> State:
+    """`busy` has no free slot, `active` some, `idle` nothing to do."""
+    if row.revoked_ms is not None:
+        return "disabled"
+    if row.heard_ms is None or now_ms - row.heard_ms > OFFLINE_MS:
+        return "offline"
+    if row.busy == 0:
+        return "idle"
+    return "busy" if row.busy >= row.slots else "active"
+
+
+def seen_workers(
+    rows: Iterable[WorkerRow], holders: Iterable[str], now_ms: int
+) -> list[SeenWorker]:
+    """The registered workers, and of those that hold a lease every other."""
+    seen = [
+        SeenWorker(
+            id=row.id,
+            name=row.name,
+            state=state_of(row, now_ms),
+            can=row.can,
+            version=row.version,
+            slots=row.slots,
+            busy=row.busy,
+            registered=timestamp(row.registered_ms),
+            heard=None if row.heard_ms is None else timestamp(row.heard_ms),
+        )
+        for row in rows
+    ]
+    known = {one.id for one in seen}
+    # In the ledger a registered worker's processes are named after its id: `id/process`.
+    others = (name for name in holders if name.partition("/")[0] not in known)
+    return seen + [SeenWorker(None, name, "busy") for name in others]
+
+
+def new_key(
+    registry: Registry, id: str, *, now_ms: int, keep_s: float = 0.0, expires_s: float | None = None
+) -> tuple[str, KeyRow]:
+    """A new key for a worker; those it has go on for `keep_s`. Raises `NotFound`."""
+    key, kept = mint(expires_ms=None if expires_s is None else now_ms + round(expires_s * 1000))
+    if not registry.rotate(id, kept, old_until_ms=now_ms + round(keep_s * 1000)):
+        raise no_worker(id)
+    return key, kept
+
+
+def no_worker(id: str) -> NotFound:
+    return NotFound(
+        f"there is no worker {id}.",
+        remedy="`intermission workers` lists them, and so does GET /api/v1/workers.",
+    )
+
+
+def list_workers(settings: Settings) -> list[SeenWorker]:
+    if settings.server is not None:
+        from intermission.composition.server_client import ask
+
+        listed = ask(settings, "listing the workers", "GET", "/workers")["workers"]
+        return [SeenWorker(**(fields | {"can": tuple(fields["can"])})) for fields in listed]
+    fleet = Fleet(settings)
+    with closing(open_registry(settings)) as registry:
+        return seen_workers(registry.workers(), fleet.ledger.workers(), fleet.app.clock.now_ms())
+
+
+def rotate_key(
+    settings: Settings, id: str, *, keep_s: float = 0.0, expires_s: float | None = None
+) -> str:
+    """A worker's new key, which is never shown again."""
+    with _usage():
+        if settings.server is not None:
+            from intermission.composition.server_client import ask, segment
+
+            asked = {"keep_s": keep_s, "expires_s": expires_s}
+            path = f"/workers/{segment(id)}/rotate"
+            return ask(settings, "rotating the key", "POST", path, asked)["key"]
+        now_ms = Fleet(settings).app.clock.now_ms()
+        with closing(open_registry(settings)) as registry:
+            key, _ = new_key(registry, id, now_ms=now_ms, keep_s=keep_s, expires_s=expires_s)
+            return key
+
+
+def revoke_worker(settings: Settings, id: str) -> None:
+    """Disable a worker, from its next call on."""
+    with _usage():
+        if settings.server is not None:
+            from intermission.composition.server_client import ask, segment
+
+            ask(settings, "revoking the worker", "DELETE", f"/workers/{segment(id)}")
+            return
+        now_ms = Fleet(settings).app.clock.now_ms()
+        with closing(open_registry(settings)) as registry:
+            if not registry.revoke(id, at_ms=now_ms):
+                raise no_worker(id)
+
+
+@contextmanager
+def _usage() -> Generator[None, None, None]:
+    """A worker that is not there was named wrongly."""
+    try:
+        yield
+    except NotFound as e:
+        raise UsageError(e.message, remedy=e.remedy) from e

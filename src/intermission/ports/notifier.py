@@ -1,0 +1,38 @@
+"""The notifier as workers hear it: a hint that work is there.
+
+A notifier may lie, be late, be lost or be away for days. Polling is always on, so that a lost hint
+costs a wait and nothing else; nothing may be decided by a notifier but when to ask the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Notifier(Protocol):
+    """Any thread may ring; one thread listens to an instance; never carried across a fork."""
+
+    @property
+    def failures(self) -> int:
+        """How many rings and attempts to listen went wrong so far; an outage is logged once."""
+        ...
+
+    def notify(self, priority: int = 0) -> None:
+        """Hint that there is work, after it is in the ledger. Raises nothing, and soon returns."""
+        ...
+
+    def fileno(self) -> int:
+        """For `select`: readable while there is a hint that was not heard.
+
+        The first call begins to listen. A notifier that begins to listen, or does so again after an
+        outage, is readable once without a ring: it cannot know what it missed.
+        """
+        ...
+
+    def hear(self) -> None:
+        """Take the hints off, before asking the ledger: quiet until the next. Raises nothing."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening. What is rung later is lost; a second call does nothing."""
+        ...

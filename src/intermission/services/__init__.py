@@ -1,0 +1,1 @@
+"""What a server does by itself: watches, alerts, retention."""

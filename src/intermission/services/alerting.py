@@ -1,0 +1,314 @@
+"""Telling people: a thread for each receiver reads the event log and delivers what follows from it.
+
+Nothing is kept but a cursor in the server's store: up to which event everything was delivered,
+and what the rules remember of the events before. After a restart the alerts behind the cursor are
+derived again, with the same ids. So none is lost, some may be sent twice, and a receiver can tell.
+The ledger is only read.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from intermission.composition.documents import last_event, timestamp
+from intermission.composition.fleet import Fleet
+from intermission.composition.locations import is_url
+from intermission.composition.registries import open_registry
+from intermission.composition.uploads import Uploads
+from intermission.errors import AlreadyExists, IntermissionError, UsageError
+from intermission.model import Event, canonical, identity
+from intermission.ports.clock import Clock
+from intermission.ports.ledger import Ledger
+from intermission.ports.store import Store
+from intermission.services.alerts import KINDS, Alert, Alerts, Situation
+from intermission.services.health_checks import Queues, WorkerWatch, low_disk, registered, usage_of
+from intermission.services.webhook import GONE, Answer, Hook, secret_bytes
+from intermission.settings import Settings
+
+PAGE = 1000
+READ_EVERY_S = 1.0
+LOOK_EVERY_S = 60.0
+SAVE_EVERY_S = 60.0
+"""How often a cursor that only moved past events without alerts is written."""
+AWAY_S = 5.0
+GIVE_UP_MS = 24 * 3600 * 1000
+TRIES_MIN = 5
+"""However old an alert is: the server may have been off, and the receiver slow to wake up."""
+BACK_OFF_S = (1.0, 5.0, 30.0, 60.0, 300.0)
+STOP_S = 3.0
+
+log = logging.getLogger(__name__)
+
+Look = Callable[[Ledger], Iterable[Situation]]
+
+
+class Stop(Protocol):
+    """What a `threading.Event` is to those who wait for it."""
+
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Sender(Protocol):
+    name: str
+
+    def send(self, id: str, body: bytes) -> Answer: ...
+
+
+class _Undelivered(Exception):
+    """An alert was not delivered, and it is not its time to be given up."""
+
+
+class Cursor:
+    """Up to which event a receiver has everything. Each move is an object of its own."""
+
+    def __init__(self, store: Store, receiver: str) -> None:
+        self._store = store
+        self._prefix = f"alerts/cursor/{receiver}/"
+
+    def read(self) -> tuple[int, str] | None:
+        """The last event and the rules' memory then; None when there is no cursor yet."""
+        keys = [found.key for found in self._store.list(self._prefix)]
+        if not keys:
+            return None
+        return _seq(keys[-1]), self._store.read(keys[-1]).decode()
+
+    def move(self, seq: int, state: str) -> None:
+        """Durable when it returns. The older ones go after that, so that there is always one."""
+        try:
+            self._store.create(f"{self._prefix}{seq:020d}", state.encode())
+        except AlreadyExists:  # another server over the same ledger is as far
+            return
+        for key in [found.key for found in self._store.list(self._prefix)]:
+            if _seq(key) < seq:
+                self._store.delete(key)
+
+    def delete(self) -> None:
+        for key in [found.key for found in self._store.list(self._prefix)]:
+            self._store.delete(key)
+
+
+class Follower:
+    """Delivers to one receiver, in the order of events, one alert at a time."""
+
+    def __init__(
+        self,
+        hook: Sender,
+        cursor: Cursor,
+        open_ledger: Callable[[], Ledger],
+        *,
+        kinds: Iterable[str],
+        clock: Clock,
+        stop: Stop,
+        looks: Iterable[Look] = (),
+    ) -> None:
+        self._hook = hook
+        self._cursor = cursor
+        self._open = open_ledger
+        self._kinds = frozenset(kinds)
+        self._clock = clock
+        self._stop = stop
+        self._looks = tuple(looks)
+        self._alerts = Alerts(self._kinds)
+        self._seq = self._saved_seq = 0
+        self._save_at_s = self._look_at_s = 0.0
+        self._pipelines: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Find where to go on; the first time, behind everything that has happened before."""
+        with closing(self._open()) as ledger:
+            last = last_event(ledger)
+        found = self._cursor.read()
+        if found is not None and found[0] > last:
+            log.warning("the event log ends before what was last sent: pruned, or another ledger")
+            self._cursor.delete()
+            found = None
+        if found is None:
+            self._cursor.move(last, self._alerts.state())
+        else:
+            last, self._alerts = found[0], Alerts.remembering(self._kinds, found[1])
+        self._seq = self._saved_seq = last
+
+    def run(self) -> None:
+        """Follow the log until it is stopped, or the receiver is gone."""
+        was_away = False
+        while not self._stop.is_set():
+            try:
+                with closing(self._open()) as ledger:
+                    while not self._stop.is_set():
+                        self.step(ledger)
+                        was_away = False
+                        self._stop.wait(READ_EVERY_S)
+            except _Undelivered:
+                return  # the cursor stays where it was, and so does what the rules remember there
+            except IntermissionError as e:
+                if not was_away:
+                    log.warning("alerts for %s wait: %s", self._hook.name, e)
+                was_away = True
+                self._stop.wait(AWAY_S)
+        self._save()
+
+    def step(self, ledger: Ledger) -> None:
+        """Deliver what the events that are there by now call for, and how things stand."""
+        while events := ledger.events(self._seq, limit=PAGE):
+            for event in events:
+                for alert in self._alerts_after(ledger, event):
+                    self._deliver(alert)
+                    self._save_at_s = 0.0
+                self._seq = event.seq
+                if self._clock.monotonic_s() >= self._save_at_s:
+                    self._save()
+        if self._looks and self._clock.monotonic_s() >= self._look_at_s:
+            self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
+            situations = [one for look in self._looks for one in look(ledger)]
+            for alert in self._alerts.about(situations, self._clock.now_ms()):
+                self._deliver(alert)
+
+    def _alerts_after(self, ledger: Ledger, event: Event) -> list[Alert]:
+        if not self._alerts.concerns(event):
+            return []
+        if event.job_key not in self._pipelines:
+            rows = ledger.jobs(event.job_key) if event.job_key else []
+            if not rows:
+                return []  # the job is forgotten, and so are its troubles
+            if len(self._pipelines) >= PAGE:
+                self._pipelines.clear()
+            self._pipelines[event.job_key] = rows[0].job.pipeline
+        return self._alerts.after(event, self._pipelines[event.job_key])
+
+    def _deliver(self, alert: Alert) -> None:
+        """Send until the receiver has it, or for a day. Raises `_Undelivered` when stopped."""
+        body, tries = body_of(alert), 0
+        while not self._stop.is_set():
+            answer = self._hook.send(alert.id, body)
+            if answer.delivered:
+                if tries:
+                    log.warning("%s takes alerts again", self._hook.name)
+                return
+            tries += 1
+            if answer.status == GONE:
+                log.error("%s is gone: it gets no alerts until a restart", self._hook.name)
+                raise _Undelivered
+            if tries == 1:
+                log.warning("%s does not take alerts: %s", self._hook.name, answer.said)
+            if tries >= TRIES_MIN and self._clock.now_ms() - alert.at_ms > GIVE_UP_MS:
+                log.error("an alert is given up: %s: %s", alert.kind, alert.message)
+                return
+            pause_s = BACK_OFF_S[min(tries, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)
+            self._stop.wait(max(pause_s, answer.wait_s))
+        raise _Undelivered
+
+    def _save(self) -> None:
+        if self._seq == self._saved_seq:
+            return
+        self._save_at_s = self._clock.monotonic_s() + SAVE_EVERY_S
+        try:
+            self._cursor.move(self._seq, self._alerts.state())
+            self._saved_seq = self._seq
+        except IntermissionError as e:  # then more is sent again after a restart, nothing else
+            log.warning("the cursor of alerts cannot be written: %s", e)
+
+
+def body_of(alert: Alert) -> bytes:
+    """A message as receivers get it: equal bytes for every try."""
+    data = {
+        "id": alert.id,
+        "subject": dict(alert.subject),
+        "message": alert.message,
+        "remedy": alert.remedy,
+        "held_back": alert.held_back,
+    }
+    document = {"type": alert.kind, "timestamp": timestamp(alert.at_ms), "data": data}
+    return canonical(document).encode()
+
+
+@contextmanager
+def start_alerts(fleet: Fleet, uploads: Uploads) -> Generator[None, None, None]:
+    """Send alerts while the context lasts; without a URL in the settings, nothing happens.
+
+    Raises `UsageError` for settings that cannot work, before anything is sent.
+    """
+    hooks = hooks_of(fleet.settings, fleet.app.clock)
+    stop = threading.Event()
+    threads: list[threading.Thread] = []
+    with ExitStack() as opened:
+        for url, hook in hooks.items():
+            follower = Follower(
+                hook,
+                Cursor(uploads.open(), identity(url)),
+                fleet.open_ledger,
+                kinds=fleet.settings.webhook_kinds,
+                clock=fleet.app.clock,
+                stop=stop,
+                looks=_looks(fleet, uploads, opened),
+            )
+            follower.begin()
+            threads.append(threading.Thread(target=follower.run, name="alerts", daemon=True))
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for hook in hooks.values():
+                hook.abort()
+            for thread in threads:
+                thread.join(STOP_S)  # a name that is being resolved cannot be hurried
+
+
+def hooks_of(settings: Settings, clock: Clock) -> dict[str, Hook]:
+    """The receivers by URL. Raises `UsageError` for what cannot be one."""
+    if not settings.webhook_urls:
+        return {}
+    unknown = sorted(set(settings.webhook_kinds) - set(KINDS))
+    if unknown:
+        raise UsageError(
+            f"webhook_kinds: there is no alert {unknown[0]!r}.",
+            remedy=f"The alerts are: {', '.join(KINDS)}.",
+        )
+    if settings.webhook_secret is None:
+        raise UsageError(
+            "webhook_urls is set, but there is no webhook_secret to sign alerts with.",
+            remedy="Make one, and give it to the receiver too: "
+            'INTERMISSION_WEBHOOK_SECRET="whsec_$(openssl rand -base64 32)"',
+        )
+    secret = secret_bytes(settings.webhook_secret.get_secret_value())
+    allow_private = settings.webhook_allow_private == "yes"
+    return {
+        url: Hook(url, secret, clock=clock, allow_private=allow_private)
+        for url in settings.webhook_urls
+    }
+
+
+def _looks(fleet: Fleet, uploads: Uploads, opened: ExitStack) -> Iterator[Look]:
+    """What has to be looked at for the kinds that are wanted."""
+    settings, clock = fleet.settings, fleet.app.clock
+    if "queue.old" in settings.webhook_kinds:
+        yield Queues(_scope(settings), clock).look
+    a_file = uploads.open().local_path("alerts")
+    if "disk.low" in settings.webhook_kinds and a_file is not None:
+        folder = a_file.parent
+        yield lambda _: low_disk(folder, usage_of(folder))
+    if {"worker.offline", "worker.online"} & set(settings.webhook_kinds):
+        registry = opened.enter_context(closing(open_registry(settings)))
+        watch = WorkerWatch(lambda: registered(registry, clock))
+        yield lambda _: watch.look()
+
+
+def _scope(settings: Settings) -> str:
+    """Which ledger it is, for servers that share one and receivers that hear of several."""
+    ledger = settings.ledger or ""
+    if is_url(ledger):
+        return ledger
+    return f"{socket.gethostname()} {Path(ledger).expanduser().resolve()}"
+
+
+def _seq(key: str) -> int:
+    return int(key.rpartition("/")[2])

@@ -1,0 +1,292 @@
+"""Watching places: when to look at each, and what to say of what was found.
+
+One thread looks at all of them in turn. What a look finds is submitted, and submitting twice
+joins the job that is there, so any number of processes may watch the same places without knowing
+of each other. Nothing is kept: a look sees all that is there, not what came since the last one.
+Where a queue tells of what came, another thread listens to it, and looks are rarer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from intermission.composition.fleet import Fleet
+from intermission.composition.locations import Location, is_url
+from intermission.errors import EnvironmentFault, IntermissionError, UsageError, fault_from_os
+from intermission.model import Job
+from intermission.ports.clock import Clock
+from intermission.services.cron import Cron, zone_of
+from intermission.services.folder_watch import FolderWatch
+from intermission.services.queue_watch import Queue, listening, queue_of
+from intermission.settings.watch_rules import WatchedPlace
+
+EVERY_S = 10.0
+BESIDE_QUEUE_S = 300.0
+"""Between two looks at a place that a queue tells of: they find what the queue lost."""
+SETTLE_S = 5.0
+"""Between the two looks at a folder that its cron expression calls for."""
+LATE_MS = 3600 * 1000
+"""How late a look may be: what is due for longer is left to the next time."""
+AWAY_S = 5.0
+NAP_S = 30.0
+"""The longest wait at a time: the clock on the wall may be set meanwhile."""
+STOP_S = 3.0
+
+log = logging.getLogger(__name__)
+
+
+class Stop(Protocol):
+    """What a `threading.Event` is to those who wait for it."""
+
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Teller(Protocol):
+    """Whoever wants to know. Several threads tell."""
+
+    def submitted(self, place: Location, job: Job) -> None: ...
+    def failed(self, place: Location, error: IntermissionError) -> None: ...
+    def away(self, name: str, error: IntermissionError) -> None:
+        """A place cannot be watched for now; told once, until it is `back`."""
+        ...
+
+    def back(self, name: str) -> None: ...
+
+
+class Timing(Protocol):
+    """When a place is looked at."""
+
+    settle_s: float
+    """If not 0: looked at again after so long, where only that tells what is complete."""
+
+    def wait_s(self) -> float:
+        """Seconds until the next look; 0 or less when it is due."""
+        ...
+
+    def looked(self, began_ms: int) -> None: ...
+
+
+class Every:
+    """Again and again, beginning at once."""
+
+    settle_s = 0.0
+
+    def __init__(self, every_s: float, clock: Clock) -> None:
+        self._every_s = every_s
+        self._clock = clock
+        self._next_s = clock.monotonic_s()
+
+    def wait_s(self) -> float:
+        return self._next_s - self._clock.monotonic_s()
+
+    def looked(self, began_ms: int) -> None:
+        self._next_s = self._clock.monotonic_s() + self._every_s
+
+
+class AtTimes:
+    """At the times of a cron expression, or up to an hour late.
+
+    Late is a process that starts just after the time, a machine that slept through it, and a
+    ledger that was away. What is later than that waits for the next time: nothing is lost by it,
+    for the files are still there then, and whoever gave hours gets no work outside them.
+    """
+
+    settle_s = SETTLE_S
+
+    def __init__(self, cron: Cron, clock: Clock) -> None:
+        self._cron = cron
+        self._clock = clock
+        self._through_ms = 0
+        """No time up to here is due any more."""
+
+    def wait_s(self) -> float:
+        now_ms = self._clock.now_ms()
+        # A clock that was set back must not silence the watch until it has caught up.
+        self._through_ms = min(self._through_ms, now_ms)
+        after_ms = max(self._through_ms, now_ms - LATE_MS)
+        return (self._cron.after(after_ms) - now_ms) / 1000
+
+    def looked(self, began_ms: int) -> None:
+        self._through_ms = began_ms
+
+
+def timing_of(
+    every_s: float | None,
+    cron: str | None,
+    timezone: str | None,
+    clock: Clock,
+    queue: Queue | None = None,
+) -> Timing:
+    """When to look, as people say it. Raises `UsageError` for what cannot be meant."""
+    if cron is not None and queue is not None:
+        raise UsageError(
+            "both a queue, which tells at any time, and a cron expression are given.",
+            remedy="Give one of them; every_s says how often to look beside a queue.",
+        )
+    if cron is not None and every_s is not None:
+        raise UsageError(
+            "both a time between looks and a cron expression are given.", remedy="Give one of them."
+        )
+    if cron is None and timezone is not None:
+        raise UsageError(
+            "a time zone is given, and no cron expression.", remedy="Add one, such as '0 2 * * *'."
+        )
+    if cron is not None:
+        return AtTimes(Cron(cron, zone_of(timezone)), clock)
+    if every_s is None:
+        every_s = EVERY_S if queue is None else BESIDE_QUEUE_S
+    return Every(every_s, clock)
+
+
+@dataclass
+class Watch:
+    """A place, and when it is looked at."""
+
+    folder: FolderWatch
+    timing: Timing
+    queue: Queue | None = None
+    """Tells of what came."""
+    is_away: bool = False
+    paused_until_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.folder.place
+
+
+def watch_of(
+    folder: FolderWatch,
+    every_s: float | None,
+    cron: str | None,
+    timezone: str | None,
+    queue_url: str | None,
+) -> Watch:
+    """A watch, as people say it. Raises `UsageError` for what cannot be meant."""
+    queue = None if queue_url is None else queue_of(queue_url, folder.place)
+    return Watch(folder, timing_of(every_s, cron, timezone, folder.clock, queue), queue)
+
+
+class Watching:
+    """Looks at every place when its time has come, until it is stopped."""
+
+    def __init__(
+        self, watches: Sequence[Watch], *, clock: Clock, stop: Stop, teller: Teller
+    ) -> None:
+        self._watches = watches
+        self._clock = clock
+        self._stop = stop
+        self._teller = teller
+
+    def run(self) -> None:
+        with listening(self._watches, stop=self._stop, teller=self._teller):
+            self._look_until_stopped()
+
+    def _look_until_stopped(self) -> None:
+        while not self._stop.is_set():
+            for watch in self._watches:
+                if self._wait_s(watch) <= 0 and not self._stop.is_set():
+                    self._look(watch)
+            wait_s = min(map(self._wait_s, self._watches))
+            self._stop.wait(min(max(wait_s, 0.0), NAP_S))
+
+    def _wait_s(self, watch: Watch) -> float:
+        pause_s = watch.paused_until_s - self._clock.monotonic_s()
+        return max(watch.timing.wait_s(), pause_s)
+
+    def _look(self, watch: Watch) -> None:
+        began_ms = self._clock.now_ms()
+        try:
+            self._look_once(watch)
+            settle_s = watch.timing.settle_s
+            if settle_s and watch.folder.is_unsettled and not self._stop.wait(settle_s):
+                self._look_once(watch)
+        except IntermissionError as e:
+            self._leave(watch, e)
+        except OSError as e:
+            self._leave(watch, fault_from_os(e, "looking", EnvironmentFault, where=watch.name))
+        else:
+            watch.timing.looked(began_ms)
+            if watch.is_away:
+                watch.is_away = False
+                self._teller.back(watch.name)
+
+    def _look_once(self, watch: Watch) -> None:
+        for place, outcome in watch.folder.look(self._stop.is_set):
+            if isinstance(outcome, IntermissionError):
+                self._teller.failed(place, outcome)
+            else:
+                self._teller.submitted(place, outcome)
+
+    def _leave(self, watch: Watch, error: IntermissionError) -> None:
+        watch.paused_until_s = self._clock.monotonic_s() + AWAY_S
+        if not watch.is_away:
+            watch.is_away = True
+            self._teller.away(watch.name, error)
+
+
+class _Log:
+    """A server tells its log."""
+
+    def submitted(self, place: Location, job: Job) -> None:
+        log.info("%s: submitted to %s as job %s", place, job.pipeline, job.key)
+
+    def failed(self, place: Location, error: IntermissionError) -> None:
+        log.warning("%s is not submitted, and is tried again: %s", place, error)
+
+    def away(self, name: str, error: IntermissionError) -> None:
+        log.warning("%s cannot be watched for now: %s", name, error)
+
+    def back(self, name: str) -> None:
+        log.warning("%s is watched again", name)
+
+
+def watches_of(fleet: Fleet) -> list[Watch]:
+    """What the settings ask for. Raises `UsageError` that says which of them cannot work."""
+    found: list[Watch] = []
+    for number, wanted in enumerate(fleet.settings.watches, start=1):
+        try:
+            found.append(_watch(fleet, wanted))
+        except UsageError as e:
+            raise UsageError(f"watches, number {number}: {e.message}", remedy=e.remedy) from e
+    return found
+
+
+def _watch(fleet: Fleet, wanted: WatchedPlace) -> Watch:
+    place = wanted.place if is_url(wanted.place) else str(Path(wanted.place).expanduser())
+    folder = FolderWatch(
+        fleet,
+        wanted.pipeline,
+        place,
+        wanted.params,
+        include=wanted.include,
+        priority=wanted.priority,
+    )
+    return watch_of(folder, wanted.every_s, wanted.cron, wanted.timezone, wanted.queue)
+
+
+@contextmanager
+def start_watches(fleet: Fleet) -> Generator[None, None, None]:
+    """Watch what the settings name while the context lasts; without any, nothing happens.
+
+    Raises `UsageError` for a watch that cannot work, before any place is looked at.
+    """
+    watches = watches_of(fleet)
+    if not watches:
+        yield
+        return
+    stop = threading.Event()
+    watching = Watching(watches, clock=fleet.app.clock, stop=stop, teller=_Log())
+    thread = threading.Thread(target=watching.run, name="watches", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(STOP_S)  # a file that is being hashed cannot be hurried

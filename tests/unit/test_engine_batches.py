@@ -1,0 +1,142 @@
+"""Tasks that belong together: how they are batched, and what their step is told."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from engine_bench import Bench
+
+from intermission import Chunk, Context, File, Pipeline, Source, step
+from intermission.engine.open_job import TOGETHER_MAX, OpenJob
+from intermission.engine.planning import make_job
+from intermission.engine.run_task import Hooks, run_task
+from intermission.engine.step_stats import StepStats
+from intermission.errors import PipelineError
+from intermission.model import Lease
+
+
+class Cell(Chunk):
+    row: int
+    column: int
+
+
+@step(version=1)
+def cells(rows: int = 3, columns: int = 2) -> list[Cell]:
+    return [Cell(row=row, column=column) for row in range(rows) for column in range(columns)]
+
+
+@step(version=1, attempts=3, batch_by=("row",))
+def fill(ctx: Context, cell: Cell) -> list[int]:
+    return [one.column for one in ctx.batch if isinstance(one, Cell)]
+
+
+SHEET = Pipeline("sheet", [cells, fill])
+
+
+def bench_of(tmp_path: Path, **params: object) -> Bench:
+    made = Bench(tmp_path, SHEET, make_job(SHEET, "x:y", Source("test:x", "f"), params))
+    made.submit()
+    made.finish(made.take()[0])
+    return made
+
+
+def assignment_of(bench: Bench, leases: list[Lease]) -> OpenJob:
+    workspace = cast("Any", SimpleNamespace(folder="w"))
+    return OpenJob(
+        workspace, bench.job, bench.ledger, bench.store, StepStats(), backlog=deque(leases)
+    )
+
+
+def cell_of(lease: Lease) -> tuple[int, int]:
+    cell = Cell.model_validate_json(lease.chunk or "")
+    return cell.row, cell.column
+
+
+def test_a_slot_is_given_what_belongs_together(tmp_path: Path) -> None:
+    opened = assignment_of(bench := bench_of(tmp_path), bench.take(10))
+    batches = [opened.next_batch(lambda _: True) for _ in range(3)]
+    assert [[cell_of(lease) for lease in batch] for batch in batches] == [
+        [(row, 0), (row, 1)] for row in range(3)
+    ]
+    assert not opened.next_batch(lambda _: True)
+
+
+def test_enough_is_claimed_for_the_first_of_them_to_be_whole(tmp_path: Path) -> None:
+    assert assignment_of(bench_of(tmp_path), []).batch_size() == TOGETHER_MAX
+
+
+def test_no_more_are_together_than_were_surely_claimed(tmp_path: Path) -> None:
+    many = TOGETHER_MAX + 4
+    bench = bench_of(tmp_path, rows=1, columns=many)
+    opened = assignment_of(bench, bench.take(many))
+    assert len(opened.next_batch(lambda _: True)) == TOGETHER_MAX
+    assert len(opened.next_batch(lambda _: True)) == 4
+
+
+def test_at_the_last_attempt_each_is_alone(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, rows=1)
+    for _ in range(2):  # two attempts of both end with their worker
+        assert len(assignment_of(bench, bench.take(10)).next_batch(lambda _: True)) == 2
+        bench.ledger.rescue(["w"])
+    opened = assignment_of(bench, bench.take(10))
+    assert [len(opened.next_batch(lambda _: True)) for _ in range(2)] == [1, 1]
+
+
+def test_a_step_is_told_what_belongs_together(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, rows=1)
+    hooks = Hooks(cast("Any", None), lambda _: None, lambda: False)
+    leases = bench.take(2)
+    done = run_task(bench.work, leases[0], hooks, leases)
+    assert done.result == "[0,1]"
+
+
+def test_only_fields_of_the_chunk_bring_tasks_together() -> None:
+    @step(version=1, batch_by=("line",))
+    def wrong(cell: Cell) -> int:
+        return cell.row
+
+    with pytest.raises(PipelineError, match="line"):
+        _ = Pipeline("wrong", [cells, wrong]).specs
+
+
+class Kept(Chunk):
+    no: int
+
+
+@step(version=1)
+def nos() -> list[Kept]:
+    return [Kept(no=0)]
+
+
+@step(version=1)
+def keep(ctx: Context, kept: Kept, named: bool = False) -> list[File]:
+    large = ctx.out("large")
+    large.write_text("not asked for")
+    return [large] if named else []
+
+
+@step(version=1)
+def look(keep: list[list[File]]) -> int:
+    return sum(len(files) for files in keep)
+
+
+FILES = Pipeline("files", [nos, keep, look])
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_only_files_that_a_result_names_are_fetched(tmp_path: Path, named: bool) -> None:
+    bench = Bench(tmp_path, FILES, make_job(FILES, "x:y", Source("test:x", "f"), {"named": named}))
+    bench.submit()
+    lease = bench.take_until("look")
+    for stat in list(bench.store.list("")):
+        if stat.key.endswith("/large"):
+            bench.store.delete(stat.key)
+    if named:
+        with pytest.raises(Exception, match="large"):
+            bench.run(lease)
+    else:
+        assert bench.run(lease).result == "0"

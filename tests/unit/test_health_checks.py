@@ -1,0 +1,130 @@
+"""Looking at what no event tells: queues, disks and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.registry.sqlite import SqliteRegistry
+from intermission.model import Limit, identity
+from intermission.ports.ledger import Ledger
+from intermission.ports.registry import KeyRow, WorkerRow
+from intermission.services.alerting import LOOK_EVERY_S
+from intermission.services.alerts import Situation
+from intermission.services.health_checks import (
+    DISK_LOW_BYTES,
+    OFFLINE_MS,
+    QUEUE_OLD_MS,
+    Queues,
+    WorkerWatch,
+    low_disk,
+    registered,
+)
+from intermission.testing.clock import FakeClock
+from intermission.testing.jobs import line_job, submit
+
+
+class World:
+    """A ledger on a clock that a test turns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = FakeClock()
+        self.ledger: Ledger = SqliteLedger(folder / "ledger.sqlite", clock=self.clock)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.ledger.close()
+
+
+Look = Callable[[], list[Situation]]
+
+
+@pytest.fixture
+def look(world: World) -> Look:
+    queues = Queues("here", world.clock)
+    return lambda: list(queues.look(world.ledger))
+
+
+def wait_s(world: World, look: Look, seconds: float) -> list[Situation]:
+    """Let time pass as a server does, looking every minute."""
+    found: list[Situation] = []
+    for _ in range(int(seconds // LOOK_EVERY_S)):
+        found = look()
+        world.clock.advance(LOOK_EVERY_S)
+    return found
+
+
+def test_a_queue_that_stands_still_is_old(world: World, look: Look) -> None:
+    submit(world.ledger, line_job(key=identity("a"), pipeline="film"))
+    assert wait_s(world, look, QUEUE_OLD_MS / 1000) == []
+    (found,) = wait_s(world, look, 120)
+    assert found.subject["task"] == "fetch"
+    assert found.subject["waited_s"] == QUEUE_OLD_MS / 1000 + 60
+    assert "16 minutes" in found.message
+
+
+def test_a_queue_that_moves_is_not(world: World, look: Look) -> None:
+    submit(world.ledger, line_job(key=identity("0"), pipeline="film"))
+    for n in range(1, 20):
+        submit(world.ledger, line_job(key=identity(str(n)), pipeline="film"))
+        assert wait_s(world, look, 60) == []
+        assert world.ledger.claim("w", 1, lease_ttl_s=100_000)
+
+
+def test_a_queue_that_waits_on_purpose_is_not(world: World, look: Look) -> None:
+    later_ms = world.clock.now_ms() + 10 * QUEUE_OLD_MS
+    submit(world.ledger, line_job(key=identity("later"), not_before_ms=later_ms))
+    submit(world.ledger, line_job(key=identity("paused"), pipeline="held"))
+    world.ledger.limit(Limit("pipeline:held", paused=True))
+    assert wait_s(world, look, 2 * QUEUE_OLD_MS / 1000) == []
+    world.ledger.limit(Limit("pipeline:held"))
+    (found,) = wait_s(world, look, 2 * QUEUE_OLD_MS / 1000)
+    assert found.subject["pipeline"] == "held"
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "is_low"),
+    [
+        (DISK_LOW_BYTES, DISK_LOW_BYTES * 10, False),
+        (DISK_LOW_BYTES - 1, DISK_LOW_BYTES * 2, True),
+        (DISK_LOW_BYTES * 2, DISK_LOW_BYTES * 21, True),
+        (0, 0, True),
+    ],
+)
+def test_a_disk_is_low_by_share_or_by_size(free: int, total: int, is_low: bool) -> None:
+    assert len(list(low_disk(Path("/store"), lambda: (free, total)))) == is_low
+
+
+def test_workers_that_come_and_go_are_told_once(tmp_path: Path, world: World) -> None:
+    registry = SqliteRegistry(tmp_path / "workers.sqlite")
+    clock = world.clock
+    row = WorkerRow("id", "gpu-1", (), {}, "1", clock.now_ms(), b"")
+    registry.register(row, KeyRow("prefix", "hash"))
+    watch = WorkerWatch(lambda: registered(registry, clock))
+
+    def kinds() -> list[str]:
+        return [one.kind for one in watch.look()]
+
+    def hear() -> None:
+        registry.hear("id", at_ms=clock.now_ms(), slots=1, busy=0, version="1")
+
+    assert kinds() == []
+    hear()
+    assert kinds() == ["worker.online"]
+    clock.advance(OFFLINE_MS / 1000)
+    assert kinds() == []
+    clock.advance(1)
+    assert kinds() == ["worker.offline"]
+    assert kinds() == []
+    hear()
+    assert kinds() == ["worker.online"]
+    registry.revoke("id", at_ms=clock.now_ms())
+    clock.advance(OFFLINE_MS)
+    assert kinds() == []
+    registry.close()
