@@ -139,7 +139,7 @@ class Pipeline:
             )
         if step.entrypoints and kind in (StepKind.MAP, StepKind.PLAN):
             raise self._wrong(
-                step, "has entrypoints but is mapped or a plan", "Only one task can be."
+                step, "has entrypoints but is a map or a plan", "Only one task can be."
             )
         self._check_groups(step)
         publish = step.publish

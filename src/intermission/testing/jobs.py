@@ -81,34 +81,34 @@ def line_job(**options: Any) -> Job:
     return job(step("fetch"), step("pack", one=["fetch"]), **options)
 
 
-def fan_job(*, gap: bool = False, attempts: int = 3, **options: Any) -> Job:
+def fan_job(*, skippable: bool = False, attempts: int = 3, **options: Any) -> Job:
     """A plan, its chunks, and their fan-in: cut, hear, join."""
     return job(
         plan("cut"),
-        mapped("hear", "cut", skippable=gap, attempts=attempts),
+        mapped("hear", "cut", skippable=skippable, attempts=attempts),
         reduce("join", "hear"),
         **options,
     )
 
 
-def chain_job(*, gap: bool = False, **options: Any) -> Job:
+def chain_job(*, skippable: bool = False, **options: Any) -> Job:
     """Two maps in a row without a barrier: cut, sample, read, index."""
     return job(
         plan("cut"),
-        mapped("sample", "cut", skippable=gap),
+        mapped("sample", "cut", skippable=skippable),
         mapped("read", "cut", same=["sample"]),
         reduce("index", "read"),
         **options,
     )
 
 
-def pair_job(*, gap: bool = False, **options: Any) -> Job:
+def pair_job(*, skippable: bool = False, **options: Any) -> Job:
     """Two plans whose chunks meet in one fan-in: cut, split, hear, see, join."""
     return job(
         plan("cut"),
         plan("split"),
         mapped("hear", "cut"),
-        mapped("see", "split", skippable=gap),
+        mapped("see", "split", skippable=skippable),
         reduce("join", "hear", "see"),
         **options,
     )

@@ -1,8 +1,8 @@
 """The pipeline that is simulated: every kind of step, in the smallest graph that has them all.
 
-Two plans that race each other, a chain of maps, a step that is not durable, a chunk that
-is always skipped, a fan-in over all of it and a step behind the fan-in. Every step reports progress once, which is
-how the simulator counts executions and interrupts them.
+Two plans that race each other, a chain of maps, a step that is not durable, a chunk that is
+always skipped, a fan-in over all of it and a step behind the fan-in. Every step reports progress
+once, which is how the simulator counts executions and interrupts them.
 """
 
 from __future__ import annotations
