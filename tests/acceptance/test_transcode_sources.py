@@ -16,6 +16,7 @@ import pytest
 from av.video.stream import VideoStream
 from command_line import Cli, in_sentence
 
+import media_samples
 import samples
 from film_samples import add_sound, clicks, ffmpeg, film, loud_from_s, luma, similarity
 from intermission.media.film import HLG, PQ
@@ -338,3 +339,23 @@ def test_hdr_that_cannot_be_kept_is_refused_at_once(cli: Cli) -> None:
     in_sentence(
         cli("run", TRANSCODE, "a.mp4", "--hdr", "keep", code=2).err, "--hdr keep", "--codec hevc"
     )
+
+
+def test_a_language_tag_cannot_write_into_a_playlist(cli: Cli) -> None:
+    tag = 'de",URI="https://elsewhere.example/a.m3u8"\n#EXT-X-ENDLIST\nhttps://elsewhere.example/b'
+    path = media_samples.make(cli.folder / "talk.mkv", seconds=1, size=(160, 120), language=tag)
+    assert tag.encode() in path.read_bytes()
+    cli("run", TRANSCODE, path, *QUICK)
+    folder = cli.folder / "videos" / "talk"
+    for text in (folder.rglob("*.m3u8"), folder.rglob("*.mpd"), folder.rglob("*.vtt")):
+        for file in text:
+            assert "elsewhere" not in file.read_text()
+    master = (folder / "master.m3u8").read_text().splitlines()
+    assert [line.split(":")[0] for line in master if line.startswith("#")] == [
+        "#EXTM3U",
+        "#EXT-X-VERSION",
+        "#EXT-X-INDEPENDENT-SEGMENTS",
+        "#EXT-X-MEDIA",
+        "#EXT-X-STREAM-INF",
+    ]
+    is_playable(folder)

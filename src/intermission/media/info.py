@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 
 WAV_MAX_BYTES = 2**32 - 1
 """A WAV header counts its bytes in 32 bits."""
+_LANGUAGE_TAG = re.compile(r"[A-Za-z0-9]{2,8}(-[A-Za-z0-9]{1,8}){0,3}")
+"""ISO 639 or BCP 47. The author of a file writes the tag, so it may hold anything."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,12 @@ class Frame(NamedTuple):
 
 
 def _typed(cls: type[VideoStream | AudioStream], told: dict[str, Any]) -> dict[str, Any]:
-    """What was told, if every field is there and of its type."""
+    """What was told, if every field is there and of its type; without a language that is none."""
     types = {"int": int, "str": str, "bool": bool, "None": type(None)}
     for field in fields(cls):
         allowed = tuple(types[name] for name in str(field.type).split(" | "))
         if not isinstance(told[field.name], allowed):
             raise TypeError(f"{field.name} is {told[field.name]!r}")
+    if _LANGUAGE_TAG.fullmatch(told["language"] or "") is None:
+        return {**told, "language": None}
     return told

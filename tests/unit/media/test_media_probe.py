@@ -114,3 +114,19 @@ def test_without_the_library_the_remedy_is_an_extra(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(EnvironmentFault, match=r"pip install 'intermission\[media\]'"):
         probe(film)
+
+
+@pytest.mark.parametrize(
+    ("tag", "language"),
+    [
+        ("deu", "deu"),
+        ("zh-Hant-TW", "zh-Hant-TW"),
+        ('de"\n#EXT-X-KEY:METHOD=NONE\n', None),
+        ("de\x1b[31m", None),
+        ("d" * 99, None),
+    ],
+)
+def test_a_language_tag_is_a_tag_or_unknown(tag: str, language: str | None, tmp_path: Path) -> None:
+    """The file's author writes it, so it may hold anything."""
+    info = probe(make(tmp_path / "a.mkv", seconds=1, language=tag))
+    assert [stream.language for stream in info.audio] == [language]

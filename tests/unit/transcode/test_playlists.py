@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from xml.etree import ElementTree
 
@@ -123,3 +124,21 @@ def test_a_film_is_as_long_as_its_longest_track() -> None:
     for tracks in (([pictures], [sound]), ([sound], [pictures])):
         assert 'mediaPresentationDuration="PT6.506000S"' in manifest(*tracks, Look())
     assert 'mediaPresentationDuration="PT6.500000S"' in manifest([pictures], [], Look())
+
+
+@pytest.mark.parametrize(
+    "text", ['de"', "de\n#EXT-X-ENDLIST", "de\r\nevil.m3u8", "de\0\x1b", "de\u2028"]
+)
+def test_text_from_the_media_cannot_leave_its_attribute(text: str) -> None:
+    audio = track((0, 4000)).model_copy(update={"name": "audio/0", "language": text})
+    master = master_playlist([track((0, 4000))], [audio], Look())
+    assert len(master.splitlines()) == 6
+    (line,) = (line for line in master.splitlines() if "TYPE=AUDIO" in line)
+    attributes = re.fullmatch(r'#EXT-X-MEDIA:((?:[A-Z-]+=(?:"[^"]*"|[^",]+),?)+)', line)
+    assert attributes is not None
+    assert 'NAME="de' in line
+    assert not re.search(r"[\0-\x09\x0b-\x1f]", master)
+    document = ElementTree.fromstring(manifest([], [audio], Look()))
+    language = document.find(".//{*}AdaptationSet").get("lang")  # pyright: ignore[reportOptionalMemberAccess]
+    assert language is not None
+    assert language.isprintable()

@@ -179,10 +179,11 @@ def master_playlist(
     """Every quality with every track of sound; the best quality first."""
     lines = ["#EXTM3U", "#EXT-X-VERSION:7", "#EXT-X-INDEPENDENT-SEGMENTS"]
     for n, sound in enumerate(sounds):
-        language = f',LANGUAGE="{sound.language}"' if sound.language else ""
+        name = (sound.language or "sound") + (f" {n + 1}" if n else "")
+        language = f",LANGUAGE={_quoted(sound.language)}" if sound.language else ""
         lines.append(
-            f'#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID="{SOUND_GROUP}",NAME="{sound.language or "sound"}'
-            f'{f" {n + 1}" if n else ""}"{language},DEFAULT={"NO" if n else "YES"},AUTOSELECT=YES,'
+            f'#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID="{SOUND_GROUP}",NAME={_quoted(name)}{language},'
+            f"DEFAULT={'NO' if n else 'YES'},AUTOSELECT=YES,"
             f'CHANNELS="{sound.channels}",URI="{folder}{sound.name}/index.m3u8"'
         )
     if has_text:
@@ -198,7 +199,7 @@ def master_playlist(
         lines.append(
             f"#EXT-X-STREAM-INF:BANDWIDTH={track.peak_bps + extra[0]},"
             f"AVERAGE-BANDWIDTH={track.mean_bps + extra[1]},"
-            f'CODECS="{",".join(dict.fromkeys(named))}"'
+            f"CODECS={_quoted(','.join(dict.fromkeys(named)))}"
             + (f",RESOLUTION={track.width}x{track.height}" if pictures else "")
             + (look.hls if pictures else "")
             + (f',AUDIO="{SOUND_GROUP}"' if sounds else "")
@@ -206,6 +207,16 @@ def master_playlist(
         )
         lines.append(f"{folder}{track.name}/index.m3u8")
     return "\n".join(lines) + "\n"
+
+
+def _printable(text: str) -> str:
+    """Text from a file without what could end its line."""
+    return "".join(character for character in text if character.isprintable())
+
+
+def _quoted(text: str) -> str:
+    """Text as a quoted string of HLS, which knows no way to write a quote."""
+    return f'"{_printable(text).replace(chr(34), "")}"'
 
 
 def manifest(
@@ -232,7 +243,7 @@ def manifest(
             lines += _representation(track, folder, size + rate)
         lines.append("</AdaptationSet>")
     for sound in sounds:
-        language = f" lang={quoteattr(sound.language)}" if sound.language else ""
+        language = f" lang={quoteattr(_printable(sound.language))}" if sound.language else ""
         lines.append(f'<AdaptationSet contentType="audio" mimeType="audio/mp4"{language} '
                      'segmentAlignment="true" startWithSAP="1">')  # fmt: skip
         lines += _representation(sound, folder, f' audioSamplingRate="{sound.rate_hz}"')
