@@ -1,8 +1,8 @@
-"""The process that reads a hostile file: `python -I -m intermission.media.child ORDER`.
+"""The process that reads a hostile file: `python -I -m intermission.media.child`.
 
-It caps itself, imports libav, locks itself in, and only then looks at the file. It answers on
-standard output, one JSON object a line; a picture's bytes follow their line. It knows the file
-by its descriptor alone: no name, no credential and no other file.
+It reads its request from standard input, caps itself, imports libav, locks itself in, and only then
+looks at the file. It answers on standard output, one JSON object a line; a picture's bytes follow
+their line. It knows the file by its descriptor alone: no name, no credential and no other file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEVICE_BYTES = 1 << 44
 
 
 def main() -> None:
-    order = Order.from_json(sys.argv[1])
+    order = Order.from_json(sys.stdin.buffer.read())
     # The terminal's Ctrl-C reaches the whole group; what it means is the caller's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jail.die_with(order.parent_pid)

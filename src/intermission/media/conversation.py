@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -38,11 +39,11 @@ class Conversation:
         self._unread = bytearray()
         self._stderr = b""
         fds = [fd for fd in (order.source_fd, order.output_fd) if fd >= 0]
-        argv = [sys.executable, "-I", "-m", "intermission.media.child", order.to_json()]
+        argv = [sys.executable, "-I", "-m", "intermission.media.child"]
         try:
             self._process = subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=fds,
@@ -50,6 +51,7 @@ class Conversation:
             )
         except OSError as e:
             raise fault_from_os(e, f"starting to read {name}", EnvironmentFault) from e
+        self._send(order)
 
     def __enter__(self) -> Conversation:
         return self
@@ -65,6 +67,13 @@ class Conversation:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
+
+    def _send(self, order: Order) -> None:
+        """Tell the child what to do. It reads all of it before it does anything else."""
+        assert self._process.stdin is not None
+        # A child that ended early is found out, with its reason, by whoever listens to it.
+        with suppress(BrokenPipeError), self._process.stdin as pipe:
+            pipe.write(order.to_json().encode())
 
     def listen(self, deadline: float) -> dict[str, Any]:
         """The next thing the child says, by this moment of the monotonic clock."""

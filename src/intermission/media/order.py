@@ -1,4 +1,7 @@
-"""What the caller asks of the child: one value, sent as JSON in the child's only argument."""
+"""What the caller asks of the child: one value, sent as JSON to its standard input.
+
+Not as an argument: those have a limit, and other users of the machine can read them.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ class Order:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Order:
+    def from_json(cls, text: str | bytes) -> Order:
         fields: dict[str, Any] = json.loads(text)
         fields["kind"] = Kind(**fields["kind"])
         fields["limits"] = Limits(**fields["limits"])

@@ -30,7 +30,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Conver
 
     def converse(code: str) -> Conversation:
         def popen(argv: list[str], **kwargs: object) -> object:
-            return real([argv[0], "-I", "-c", code, argv[-1]], **kwargs)  # pyright: ignore
+            assert argv[1:] == ["-I", "-m", "intermission.media.child"]
+            return real([argv[0], "-I", "-c", code], **kwargs)  # pyright: ignore
 
         monkeypatch.setattr("subprocess.Popen", popen)
         order = Order("probe", os.getpid(), -1, MOV, Limits())
@@ -63,6 +64,24 @@ def test_the_child_holds_no_descriptor_it_was_not_given(
         os.set_inheritable(other.fileno(), True)
         child = scripted("import json, os; print(json.dumps({'fds': os.listdir('/proc/self/fd')}))")
         assert heard(child)["fds"] == ["0", "1", "2", "3"], "3 is the listing itself"
+
+
+def test_a_request_comes_through_a_pipe_that_cannot_be_written_to(
+    scripted: Callable[[str], Conversation],
+) -> None:
+    """Other users of the machine can read the arguments of a process."""
+    child = scripted(
+        "import fcntl, json, os, stat, sys; request = json.load(sys.stdin)\n"
+        "print(json.dumps({'arguments': sys.argv[1:], 'task': request['task'],\n"
+        "    'is_pipe': stat.S_ISFIFO(os.fstat(0).st_mode),\n"
+        "    'mode': fcntl.fcntl(0, fcntl.F_GETFL) & os.O_ACCMODE}))"
+    )
+    assert heard(child) == {
+        "arguments": [],
+        "task": "probe",
+        "is_pipe": True,
+        "mode": os.O_RDONLY,
+    }
 
 
 def test_the_child_stays_in_the_group_of_its_caller(

@@ -40,6 +40,15 @@ def test_each_time_shows_the_picture_on_screen(name: str, tmp_path: Path) -> Non
     assert {len(frame.rgb) for frame in shown} == {WIDTH * HEIGHT * 3}
 
 
+def test_twenty_thousand_times_are_one_request(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.mp4", audio=None, seconds=40, size=(16, 16))
+    asked = [2 * n for n in range(20_000)]
+    shown = [frame.ms for frame in frames(path, asked)]
+    assert len(shown) == len(asked)
+    assert shown == sorted(shown)
+    assert len(set(shown)) == 40 * FPS
+
+
 def test_rows_carry_no_padding(tmp_path: Path) -> None:
     path = make(tmp_path / "a.mp4", audio=None, seconds=0.2, size=(50, 38))
     assert len(next(frames(path, [0])).rgb) == 50 * 38 * 3
