@@ -1,6 +1,6 @@
 """Media files, read by a process that can be killed and can touch nothing else.
 
-`probe`, `extract_audio`, `keyframes` and `frames` start one child each, hand it the open file
+`probe`, `extract_audio` and `frames` start one child each, hand it the open file
 and believe nothing it says without looking. This package knows nothing of jobs, and no libav
 code ever runs in the process that calls it.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         MediaInfo,
         VideoStream,
     )
-    from intermission.media.reading import extract_audio, frames, keyframes, probe
+    from intermission.media.reading import extract_audio, frames, probe
 
 __all__ = [
     "AudioStream",
@@ -30,11 +30,10 @@ __all__ = [
     "VideoStream",
     "extract_audio",
     "frames",
-    "keyframes",
     "probe",
 ]
 
-_CALLS = ("extract_audio", "frames", "keyframes", "probe")
+_CALLS = ("extract_audio", "frames", "probe")
 
 
 def __getattr__(name: str) -> Any:

@@ -13,14 +13,13 @@ from intermission.media.encoding import Track, encode, started
 from intermission.media.extraction import Extraction
 from intermission.media.opening import Examined, examine, open_container
 from intermission.media.order import Order
-from intermission.media.pictures import keyframes, pictures
+from intermission.media.pictures import pictures
 from intermission.media.soundtrack import SoundtrackWriter
 from intermission.media.stills import sheets
 from intermission.media.surveying import survey
 from intermission.media.wav import WavWriter
 
 _PROGRESS_EVERY_S = 0.25
-_KEYFRAMES_A_LINE = 1000
 
 
 class Say(Protocol):
@@ -47,11 +46,6 @@ def answer(
             writer = WavWriter(order.output_fd, order.rate_hz)
             extraction = Extraction(container, examined, writer, order.rate_hz, order.limits)
             say(extracted=extraction.run(fd, _Meter(say)))
-    elif order.task == "keyframes":
-        with open_container(fd, order.kind, order.limits) as container:
-            times_ms = list(keyframes(container, examined, fd))
-        for start in range(0, len(times_ms), _KEYFRAMES_A_LINE):
-            say(keyframes=times_ms[start : start + _KEYFRAMES_A_LINE])
     elif order.task == "frames":
         reopen = partial(open_container, fd, order.kind, order.limits)
         for ms, width, height, rgb in pictures(reopen, examined, order.at_ms, fd):

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from intermission.errors import EnvironmentFault, MediaError, TaskError, fault_from_os
 from intermission.media.order import Order
-from intermission.media.pipes import wait_readable
 from intermission.media.refusal import AGAIN, RAISE_LIMIT
 
 _LINE_BYTES_MAX = 1 << 20
@@ -114,7 +116,7 @@ class Conversation:
 
     def _read(self, deadline: float) -> None:
         pipes = [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
-        ready = wait_readable(pipes, deadline)
+        ready = _readable(pipes, deadline)
         if not ready:
             self._process.kill()
             raise MediaError(
@@ -171,3 +173,14 @@ class Conversation:
             + (f": {stderr[-1]}" if stderr else "."),
             remedy="Install the media parts again: pip install 'intermission[media]'.",
         )
+
+
+def _readable(pipes: Sequence[IO[bytes]], deadline: float) -> list[IO[bytes]]:
+    """Those with something to read, or at their end; none once the deadline has passed."""
+    # Not select(): it fails for descriptors above 1023, which a busy worker has.
+    poll = select.poll()
+    for pipe in pipes:
+        poll.register(pipe, select.POLLIN)
+    left_s = deadline - time.monotonic()
+    ready = {fd for fd, _ in poll.poll(left_s * 1000)} if left_s > 0 else set()
+    return [pipe for pipe in pipes if pipe.fileno() in ready]

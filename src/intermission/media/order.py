@@ -13,9 +13,7 @@ from intermission.media.film import Coding, Film, Passage
 from intermission.media.info import Limits
 from intermission.media.sniff import Kind
 
-Task = Literal[
-    "probe", "extract_audio", "keyframes", "frames", "survey", "encode", "soundtrack", "stills"
-]
+Task = Literal["probe", "extract_audio", "frames", "survey", "encode", "soundtrack", "stills"]
 
 
 @dataclass(frozen=True)

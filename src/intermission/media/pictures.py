@@ -1,4 +1,4 @@
-"""Key frames and single pictures of a film. Runs in the child only."""
+"""Single pictures of a film. Runs in the child only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 import av
 import av.error
 from av.container import InputContainer
-from av.stream import Discard, Disposition
+from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -20,23 +20,6 @@ Reopen = Callable[[], InputContainer]
 
 _SEEK_BEYOND_S = 5
 """A picture closer than this is reached by decoding on; a seek would go back to a key frame."""
-
-
-def keyframes(container: InputContainer, examined: Examined, fd: int) -> Iterator[int]:
-    """Times of the key frames in ms, as the packets state them; nothing is decoded."""
-    stream = film_of(container)
-    if stream is None:
-        return
-    for other in container.streams:
-        if other is not stream:
-            other.discard = Discard.all
-    try:
-        for packet in packets(container, [stream]):
-            if packet.is_keyframe and packet.pts is not None and packet.time_base is not None:
-                yield round((packet.pts * packet.time_base - examined.origin_s) * 1000)
-    except av.error.FFmpegError as e:
-        raise_unless_damage(e, fd)
-        raise Refused(f"cannot be read to its end ({e.strerror}).", AGAIN) from e
 
 
 def pictures(

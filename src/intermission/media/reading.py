@@ -1,4 +1,4 @@
-"""The four things anyone may ask of a media file: what it is, its sound, its pictures.
+"""The three things anyone may ask of a media file: what it is, its sound, its pictures.
 
 Each opens the file here, looks at its first bytes, and leaves the rest to a child. No libav
 code runs on this side, and what the child wrote is checked before it is believed.
@@ -57,17 +57,6 @@ def extract_audio(
                 if on_progress is not None and "progress" in message:
                     on_progress(float(message["progress"]))
             return _checked(child, message["extracted"], output_fd, rate_hz)
-
-
-def keyframes(path: Pathish, *, limits: Limits = DEFAULT) -> list[int]:
-    """Times in ms of the film's key frames, from its packets; nothing is decoded for them."""
-    times_ms: list[int] = []
-    with order_for("keyframes", path, limits) as order, Conversation(order, name_of(path)) as child:
-        info = info_of(child, order)
-        deadline = time.monotonic() + limits.whole_wall_s(info.duration_ms, info.size_bytes)
-        while "end" not in (message := child.listen(deadline)):
-            times_ms += map(int, message.get("keyframes", ()))
-    return times_ms
 
 
 def frames(path: Pathish, at_ms: Sequence[int], *, limits: Limits = DEFAULT) -> Iterator[Frame]:

@@ -1,4 +1,4 @@
-"""Key frames and single pictures."""
+"""Single pictures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from intermission.errors import MediaError
-from intermission.media import Frame, Limits, frames, keyframes
+from intermission.media import Frame, Limits, frames
 from media_samples import FPS, HEIGHT, WIDTH, make
 
 
@@ -17,13 +17,8 @@ def number_of(frame: Frame) -> float:
     return (level * 219 / 255 + 16) / 4
 
 
-def test_key_frames_are_those_of_the_packets(film: Path) -> None:
-    assert keyframes(film) == [0, 1000]
-
-
-def test_a_file_without_pictures_has_no_key_frames(tmp_path: Path) -> None:
+def test_a_file_without_pictures_is_refused(tmp_path: Path) -> None:
     path = make(tmp_path / "a.wav", video=None, audio="pcm_s16le", seconds=1)
-    assert keyframes(path) == []
     with pytest.raises(MediaError, match="has no pictures"):
         next(frames(path, [0]))
 
