@@ -79,11 +79,13 @@ class Program:
     output: Path
     process: subprocess.Popen[Any] | None = None
     expected_end: bool = False
+    started: float = 0.0
     _said_before: int = 0
     """How much of the output is of processes before this one."""
 
     def start(self) -> None:
         self.expected_end = False
+        self.started = time.time()
         with self.output.open("ab") as stream:
             self._said_before = stream.tell()
             self.process = subprocess.Popen(
@@ -103,13 +105,21 @@ class Program:
             self.expected_end = self.expected_end or how in (signal.SIGKILL, signal.SIGTERM)
             self.process.send_signal(how)
 
+    def children(self) -> list[psutil.Process]:
+        with suppress(psutil.Error):
+            return [] if self.process is None else psutil.Process(self.process.pid).children()
+        return []
+
     def ended(self) -> int | None:
         """Its exit status, if it ended."""
         return None if self.process is None else self.process.poll()
 
+    def said(self) -> str:
+        """What the process has written since it was started."""
+        return self.output.read_bytes()[self._said_before :].decode(errors="replace")
+
     def last_words(self, lines: int = 6) -> str:
-        text = self.output.read_bytes()[self._said_before :].decode(errors="replace")
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join(self.said().splitlines()[-lines:])
 
 
 @dataclass

@@ -77,7 +77,8 @@ def run(seed: int, minutes: float, log: Path, folder: Path | None = None) -> Out
 
 def _conduct(fleet: Fleet, journal: Journal, seed: int, duration_s: float) -> Outcome:
     customers = Customers(fleet, journal)
-    striker, watcher = Striker(fleet, journal), Watcher(fleet, journal)
+    striker = Striker(fleet, journal)
+    watcher = Watcher(fleet, journal, striker)
     customers.begin()
     watcher.begin()
     try:
@@ -219,6 +220,7 @@ def _counts(given: judge.Evidence, journal: Journal, watcher: Watcher) -> dict[s
     return {
         "faults": len(given.struck),
         **{f"  {kind}": journal.counts[kind] for kind in sorted(kinds)},
+        "starts while the database or the server was away": journal.counts["starts in vain"],
         "passes of gc": journal.counts["gc"],
         "jobs": {
             state: sum(job["state"] == state for job in facts.jobs.values()) for state in states

@@ -54,7 +54,8 @@ _HOST_FAULTS = {
     "stop the worker, long": (5, (LEASE_S * 1.3, LEASE_S * 2)),
     "stop the whole host, short": (8, (1.0, LEASE_S / 2)),
     "stop the whole host, long": (5, (LEASE_S * 1.3, LEASE_S * 2)),
-    "fill the scratch": (10, (4.0, 12.0)),
+    "kill a child of the worker": (5, (0.0, 0.1)),
+    "fill the scratch": (14, (4.0, 12.0)),
     "input/output errors": (12, (4.0, 12.0)),
 }
 _OTHER_FAULTS = {

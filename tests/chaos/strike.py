@@ -13,6 +13,9 @@ from chaos.schedule import Fault
 OUTLIVE_S = 30.0
 """How long a killed worker's processes may be seen: a second, and what a busy machine adds."""
 
+BACK_S = 30.0
+"""How long after its start a server may not be heard yet, on a busy machine."""
+
 
 @dataclass
 class Struck:
@@ -57,6 +60,13 @@ class Striker:
         if fault in self.struck:
             self.struck[fault].ended = time.time()
 
+    def were_away(self, since: float) -> bool:
+        """Whether the database or the server was, or just came back."""
+        return any(
+            struck.target in ("database", "server") and struck.ended + BACK_S >= since
+            for struck in self.struck.values()
+        )
+
     def _stop_server(self, how: signal.Signals) -> None:
         self._fleet.server.strike(how)
         assert self._fleet.server.process is not None
@@ -70,6 +80,9 @@ class Striker:
             case "kill the whole host":
                 host.is_down = True
                 host.strike_all(signal.SIGKILL)
+            case "kill a child of the worker":  # a slot, or the reaper that keeps the slots
+                for child in host.program.children()[:1]:
+                    child.kill()
             case "stop the worker, short" | "stop the worker, long":
                 host.program.strike(signal.SIGSTOP)
             case "stop the whole host, short" | "stop the whole host, long":
@@ -83,6 +96,8 @@ class Striker:
         return True
 
     def _mend(self, host: Host, kind: str) -> None:
+        if kind == "kill a child of the worker":
+            return
         if kind.startswith("kill"):
             self._nothing_outlives(host)
             host.program.start()

@@ -9,15 +9,18 @@ from pathlib import Path
 
 from chaos.fleet import Fleet
 from chaos.journal import Journal
+from chaos.strike import Striker
 
 LOOK_EVERY_S = 2.0
+READY = "is at work"
+"""What a worker says when it has started."""
 
 
 class Watcher:
     """Looks again and again, from a thread of its own. It starts no process: the caller does."""
 
-    def __init__(self, fleet: Fleet, journal: Journal) -> None:
-        self._fleet, self._journal = fleet, journal
+    def __init__(self, fleet: Fleet, journal: Journal, striker: Striker) -> None:
+        self._fleet, self._journal, self._striker = fleet, journal, striker
         self.receipts: dict[Path, str] = {}
         """Every receipt that was ever seen, with the hash it had then."""
         self.exits: list[str] = []
@@ -54,6 +57,12 @@ class Watcher:
             if code is None or host.is_down or host.program.expected_end:
                 continue
             words = host.program.last_words()
+            if READY not in host.program.said() and self._striker.were_away(host.program.started):
+                # It came while the database or the server was away: whoever starts it tries again.
+                self._journal.count("starts in vain")
+                self._journal.note(host.name, f"could not start, and tries again\n{words}")
+                host.program.start()
+                continue
             self.exits.append(f"{host.name} exited with {code}: {words}")
             self._journal.note(host.name, f"EXITED BY ITSELF with {code}\n{words}")
             host.program.start()
