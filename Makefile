@@ -53,6 +53,9 @@ bench: .venv/installed-bench
 bench-fleet: .venv/installed-bench
 	$(BIN)/python benchmarks/postgres.py
 	$(BIN)/python benchmarks/worker_api.py
+	$(BIN)/python benchmarks/steps.py
+	$(BIN)/python benchmarks/scale_jobs.py
+	$(BIN)/python benchmarks/million.py
 
 # The crash tests stop a task at every system call. Without strace they skip, or fail under CI.
 strace:

@@ -77,3 +77,39 @@ def test_every_figure_of_a_fleet_comes_out() -> None:
     assert len(found["claims"]) > 1
     assert len(found["snapshot"]["intermission"]) == 3
     assert min(figures(found)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("postgres_server")
+def test_every_ledger_is_measured_beside_few_and_many_jobs() -> None:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        Path(folder).chmod(0o755)
+        found = quick("scale_jobs.py", Path(folder))
+        assert not list(Path(folder).iterdir())
+    assert found.keys() == {"sqlite", "postgres"}
+    for table in found.values():
+        assert {"submit", "rescue", "list, first page", "claim, none has anything"} <= table.keys()
+        assert all(row["ratio"] == row["many_ms"] / row["few_ms"] for row in table.values())
+    assert min(figures(found)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("postgres_server")
+def test_the_time_between_steps_is_measured() -> None:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        Path(folder).chmod(0o755)
+        found = quick("steps.py", Path(folder))
+        assert not list(Path(folder).iterdir())
+    assert {"intermission, SQLite", "intermission, PostgreSQL"} <= found["steps"].keys()
+    assert "intermission" in found["starts"]
+    assert min(figures(found)) > 0
+
+
+@pytest.mark.slow
+def test_the_memory_of_every_process_of_a_long_plan_is_measured(tmp_path: Path) -> None:
+    found = quick("million.py", tmp_path)
+    assert found["half_after_s"] < found["done_after_s"]
+    roles = {role.partition(",")[0] for role in found["peak_mb"]}
+    assert roles == {"server", "worker until it was killed", "worker that continued"}
+    assert min(figures(found["peak_mb"])) > 10  # a Python process has more than that
+    assert not list(tmp_path.iterdir())
