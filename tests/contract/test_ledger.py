@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from intermission.backends.ledger.memory import MemoryLedger
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.testing.clock import FakeClock
 from intermission.testing.ledger import LedgerContract
@@ -17,13 +16,6 @@ from intermission.testing.ledger import LedgerContract
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
-
-
-class TestMemoryLedger(LedgerContract):
-    @pytest.fixture
-    def open_ledger(self, clock: FakeClock) -> Callable[[], MemoryLedger]:
-        ledger = MemoryLedger(clock=clock)
-        return lambda: ledger
 
 
 class TestSqliteLedger(LedgerContract):

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from intermission.backends.ledger.memory import MemoryLedger
-from intermission.backends.ledger.memory.changes import STOPPED
-from intermission.backends.ledger.memory.tables import Row
+from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.ledger.sqlite.dependencies import Row, Span
+from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.errors import LedgerError
 from intermission.model import (
-    FINISHED,
-    HELD,
     Completion,
     Heartbeat,
-    JobState,
     Lease,
     Renewal,
     StepKind,
-    Task,
     TaskRow,
     TaskState,
 )
@@ -33,6 +32,7 @@ from intermission.testing.clock import FakeClock
 from intermission.testing.ledger import LedgerContract
 from intermission.testing.ledger.history import check_history
 from intermission.testing.machine import LedgerMachine
+from intermission.testing.scratch_ledger import scratch_ledger
 
 RUNS = settings(
     max_examples=400,
@@ -46,221 +46,246 @@ RUNS = settings(
 )
 
 
-class ForgetsTheFence(MemoryLedger):
+class Watched(SqliteLedger):
+    """What the ledgers with a bug have in common: a look at the rows, and a hand on them."""
+
+    def look(self, sql: str, *values: Any) -> list[Any]:
+        return self._db.execute(sql, values).fetchall()
+
+    def change(self, sql: str, *values: Any) -> None:
+        """A statement that no rule of the ledger's looks at."""
+        with self._transaction():
+            self._db.execute(sql, values)
+
+
+class ForgetsTheFence(Watched):
     """A completion counts for the task, whoever sends it."""
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
-        rows = self._tables.rows
         current = [
-            replace(one, fence=rows[one.task_id].fence) if one.task_id in rows else one
+            replace(one, fence=fence)
             for one in done
+            for (fence,) in self.look("SELECT fence FROM tasks WHERE id = ?", one.task_id)
+            or [(one.fence,)]
         ]
         return super().complete(current)
 
 
-class CountsDown(MemoryLedger):
+class CountsDown(Watched):
     """A fan-in keeps a counter of its inputs and takes one off for every completion it hears."""
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        super().__init__(clock=clock)
-        self._left: dict[tuple[int, str], int] = {}
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        super().__init__(path, clock=clock)
+        self._left: dict[tuple[int, int], int] = {}
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
-        with self._tables.transaction():
-            accepted = super().complete(done)
-            for one, taken in zip(done, accepted, strict=True):
-                row = self._tables.rows.get(one.task_id)
-                if taken and row is not None and row.chunk is not None:
-                    self._count_down(row)
-            return accepted
+        accepted = super().complete(done)
+        for one, taken in zip(done, accepted, strict=True):
+            sql = "SELECT job_id, step FROM tasks WHERE id = ? AND chunk IS NOT NULL"
+            for job_id, step in self.look(sql, one.task_id) if taken else []:
+                self._count_down(job_id, step)
+        return accepted
 
-    def _count_down(self, row: Row) -> None:
-        place = row.job_id, row.step
-        total = len(self._tables.of_step(*place))
-        self._left[place] = self._left.get(place, total) - 1
-        if self._left[place] > 0:
-            return
-        for step, _ in self._graph(row.job_id).downstream[row.step]:
-            for waiting in self._tables.of_step(row.job_id, step, TaskState.BLOCKED):
-                if waiting.chunk is None:
-                    self._move(waiting, TaskState.PENDING)
+    def _count_down(self, job_id: int, step: int) -> None:
+        sql = "SELECT count(*) FROM tasks WHERE job_id = ? AND step = ?"
+        total: int = self.look(sql, job_id, step)[0][0]
+        self._left[job_id, step] = self._left.get((job_id, step), total) - 1
+        if self._left[job_id, step] <= 0:
+            self.change(
+                "UPDATE tasks SET state = 'pending' WHERE job_id = ? AND state = 'blocked' "
+                "AND chunk IS NULL AND step IN "
+                "(SELECT e.step FROM edges AS e WHERE e.job_id = tasks.job_id AND e.upstream = ?)",
+                job_id,
+                step,
+            )
 
 
-class HandsOutTwice(MemoryLedger):
-    """A claim that finds nothing offers what somebody else is working on."""
+class HandsOutTwice(Watched):
+    """A claim that finds nothing offers what another worker is working on."""
 
     def claim(self, worker: str, capacity: int, **options: Any) -> list[Lease]:
         leases = super().claim(worker, capacity, **options)
         if leases:
             return leases
-        held = [self._tables.rows[id] for ids in self._tables.held.values() for id in ids]
-        return [self._lease(row) for row in held[:capacity]]
+        held = self.look(
+            "SELECT id, fence, attempts, job_id, step, idx, key, chunk FROM tasks "
+            "WHERE state IN ('leased', 'running') LIMIT ?",
+            capacity,
+        )
+        return [
+            Lease(id, fence, attempt, job.key, job.steps[step].name, index, key, chunk)
+            for id, fence, attempt, job_id, step, index, key, chunk in held
+            for job in [self._job(job_id)]
+        ]
 
 
-class RescuesByTimeAlone(MemoryLedger):
+class RescuesByTimeAlone(Watched):
     """Whatever was claimed long ago is handed out again, finished or not."""
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        super().__init__(path, clock=clock)
+        self._db.execute("DROP TRIGGER temp.task_changes")
+        self._db.execute(SQL["watch_tasks"].replace(":illegal", "0"))
 
     def rescue(self, dead: Collection[str] = ()) -> int:
         changed = super().rescue(dead)
-        with self._tables.transaction():
-            now_s = self._clock.monotonic_s()
-            for row in list(self._tables.rows.values()):
-                if row.state is TaskState.DONE and row.expires_s <= now_s:
-                    self._tables.put(replace(row, state=TaskState.ABANDONED))
-                    changed += 1
+        late = self._clock.now_ms() - 60_000
+        self.change(
+            "UPDATE tasks SET state = 'abandoned' WHERE state = 'done' AND started_ms <= ?", late
+        )
         return changed
 
 
-class RefusesLateBeats(MemoryLedger):
-    """A renewal after the expiry is refused, though nobody else wants the task."""
+class RefusesLateBeats(Watched):
+    """A renewal that comes late is refused, though nobody else wants the task."""
 
     def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         now_s = self._clock.monotonic_s()
-        rows = self._tables.rows
-        late = [b for b in heartbeats if b.task_id in rows and rows[b.task_id].expires_s <= now_s]
-        kept = [heartbeat for heartbeat in heartbeats if heartbeat not in late]
+        sql = "SELECT id FROM tasks WHERE lease_s - 30 <= ?"
+        expired = {id for (id,) in self.look(sql, now_s)}
+        kept = [heartbeat for heartbeat in heartbeats if heartbeat.task_id not in expired]
         answer = super().renew(worker, kept, lease_ttl_s=lease_ttl_s)
-        return replace(answer, lost=answer.lost | {heartbeat.task_id for heartbeat in late})
+        late = {one.task_id for one in heartbeats if one.task_id in expired}
+        return replace(answer, lost=answer.lost | late)
 
 
-class CountsDrains(MemoryLedger):
+class CountsDrains(Watched):
     """A drain uses up an attempt, so a fleet of spot machines fails everything in the end."""
 
     def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
         wanted = list(leases)
-        before = {id: self._tables.rows[id].attempts for id, _ in wanted if id in self._tables.rows}
         released = super().release(wanted, reason=reason)
-        with self._tables.transaction():
-            for id, attempts in before.items():
-                self._tables.put(replace(self._tables.rows[id], attempts=attempts))
+        for id, fence in wanted:
+            self.change(
+                "UPDATE tasks SET attempts = attempts + 1 "
+                "WHERE id = ? AND fence = ? AND state = 'abandoned'",
+                id,
+                fence,
+            )
         return released
 
 
-class CountsExceptionsOnly(MemoryLedger):
+class CountsExceptionsOnly(Watched):
     """A crash is no failed attempt: a task that kills its worker does so for ever."""
 
     def rescue(self, dead: Collection[str] = ()) -> int:
-        with self._tables.transaction():
-            for ids in self._tables.held.values():
-                for row in [self._tables.rows[id] for id in ids]:
-                    if self._clock.monotonic_s() >= row.expires_s or row.worker in dead:
-                        self._tables.put(replace(row, attempts=max(0, row.attempts - 1)))
-            return super().rescue(dead)
+        self.change(
+            "UPDATE tasks SET attempts = max(0, attempts - 1) WHERE state IN ('leased', 'running') "
+            "AND (lease_s <= ? OR worker IN (SELECT value FROM json_each(?)))",
+            self._clock.monotonic_s(),
+            json.dumps(list(dead)),
+        )
+        return super().rescue(dead)
 
 
-class MissesItsPlans(MemoryLedger):
+class MissesItsPlans(Watched):
     """Two plans end at once, each unaware of the other, and nobody adds what needs both."""
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
-        with self._tables.transaction():
-            known = [self._knowing(one) for one in done]
-            return super().complete(known)
+        return super().complete([self._knowing(one) for one in done])
 
     def _knowing(self, one: Completion) -> Completion:
-        row = self._tables.rows.get(one.task_id)
-        if row is None or self._graph(row.job_id).spec(row).kind is not StepKind.PLAN:
-            return one
-        return replace(one, plans=self._graph(row.job_id).done_plans() | {row.step})
+        for job_id, step in self.look("SELECT job_id, step FROM tasks WHERE id = ?", one.task_id):
+            job = self._job(job_id)
+            if job.steps[step].kind is StepKind.PLAN:
+                sql = "SELECT step FROM tasks WHERE job_id = ? AND (state = 'done' OR id = ?)"
+                names = {job.steps[no] for (no,) in self.look(sql, job_id, one.task_id)}
+                done = {spec.name for spec in names if spec.kind is StepKind.PLAN}
+                return replace(one, plans=frozenset(done))
+        return one
 
 
-class CommitsHalfABatch(MemoryLedger):
+class CommitsHalfABatch(Watched):
     """Each completion is a transaction of its own, so a refused batch is half done."""
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         return [super(CommitsHalfABatch, self).complete([one])[0] for one in done]
 
 
-class AssemblesOverFailures(MemoryLedger):
+class AssemblesOverFailures(Watched):
     """A fan-in takes every ended input for good enough."""
 
     def fail(self, failures: Sequence[Any]) -> list[TaskState | None]:
-        with self._tables.transaction():
-            states = super().fail(failures)
-            for row in list(self._tables.rows.values()):
-                graph = self._graph(row.job_id)
-                fan_in = graph.spec(row).kind is StepKind.REDUCE
-                if fan_in and row.state is TaskState.CANCELLED:
-                    inputs = [edge.upstream for edge in graph.spec(row).edges]
-                    if not any(self._tables.any_unfinished(row.job_id, step) for step in inputs):
-                        self._move(row, TaskState.PENDING)
-            return states
+        states = super().fail(failures)
+        self.change(
+            "UPDATE tasks SET state = 'pending' WHERE state = 'cancelled' AND EXISTS "
+            "(SELECT 1 FROM edges AS e WHERE e.job_id = tasks.job_id AND e.step = tasks.step "
+            " AND e.kind = 'all') AND NOT EXISTS "
+            "(SELECT 1 FROM edges AS e JOIN unfinished AS u "
+            " ON u.job_id = e.job_id AND u.step = e.upstream "
+            " WHERE e.job_id = tasks.job_id AND e.step = tasks.step)"
+        )
+        return states
 
 
-class LosesWakeUps(MemoryLedger):
-    """A gap ends its chunk, but nobody tells the fan-in that waited for it."""
+class LosesWakeUps(Watched):
+    """A skipped chunk ends, but nobody tells the fan-in that waited for it."""
 
-    def _after(self, ended: Iterable[Row]) -> None:
-        rows = list(ended)
-        if any(row.state in STOPPED for row in rows):
-            for job_id in {row.job_id for row in rows}:
-                self._settle(job_id)
-        else:
-            super()._after(rows)
+    def _unblock(self, job_id: int, step: int, span: Span) -> int:
+        ((stopped,),) = self.look(SQL["any_stopped"], job_id)
+        return 0 if stopped else super()._unblock(job_id, step, span)
 
 
-class KeepsTheFenceOfLostWork(MemoryLedger):
+class KeepsTheFenceOfLostWork(Watched):
     """Bytes are lost, but the one who wrote them may still complete the task again."""
 
     def invalidate(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
-        with self._tables.transaction():
-            spoiled = super().invalidate(task_ids, reason=reason)
-            for found in spoiled:
-                row = self._tables.rows[found.id]
-                self._tables.put(replace(row, fence=row.fence - 1))
-            return [self._tables.rows[found.id].seen() for found in spoiled]
+        lost = super().invalidate(task_ids, reason=reason)
+        for found in lost:
+            self.change("UPDATE tasks SET fence = fence - 1 WHERE id = ?", found.id)
+        return [replace(found, fence=found.fence - 1) for found in lost]
 
 
-class LeavesDependantsDone(MemoryLedger):
+class LeavesDependantsDone(Watched):
     """Lost bytes send a task back, but what was made of them stays."""
 
-    def _unsettle(self, job_id: int, ids: Collection[int], *, message: str) -> set[int]:
-        return set()
+    def _put_back(self, *args: Any, **options: Any) -> set[int]:
+        return set() if "an input was lost" in args else super()._put_back(*args, **options)
 
 
-class EndsTooSoon(MemoryLedger):
+class EndsTooSoon(Watched):
     """Whether a job has ended is asked before what waited is told to start."""
 
-    def _after(self, ended: Iterable[Row]) -> None:
-        rows = list(ended)
-        for job_id in {row.job_id for row in rows}:
-            settled = self._tables.of_job(job_id, TaskState.BLOCKED, *FINISHED)
-            if settled == self._tables.of_job(job_id):
-                self._set_job(self._tables.jobs[job_id], JobState.DONE)
-        super()._after(rows)
+    def _unblock_after(self, ended: Sequence[Row]) -> None:
+        for job_id in {row[2] for row in ended}:
+            self._db.execute(
+                "UPDATE jobs SET state = 'done' WHERE id = :job AND state = 'running' "
+                "AND NOT EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND state NOT IN "
+                "('blocked', 'done', 'failed', 'cancelled'))",
+                {"job": job_id},
+            )
+        super()._unblock_after(ended)
 
 
-class ForgetsEvents(MemoryLedger):
+class ForgetsEvents(Watched):
     """A task is put back without a word to whoever watches."""
 
     def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
-        with self._tables.transaction():
-            before = len(self._tables.events)
-            released = super().release(leases, reason=reason)
-            del self._tables.events[before:]
-            return released
+        ((last,),) = self.look(SQL["last_event"])
+        released = super().release(leases, reason=reason)
+        self.change("DELETE FROM events WHERE seq > ?", last)
+        return released
 
 
-class GoesByTheWallClock(MemoryLedger):
+class GoesByTheWallClock(Watched):
     """A jump of the wall clock ends every lease."""
 
     def rescue(self, dead: Collection[str] = ()) -> int:
-        late = [
-            row.worker
-            for row in self._tables.rows.values()
-            if row.state in HELD
-            and row.started_ms is not None
-            and row.worker is not None
-            and abs(self._clock.now_ms() - row.started_ms) > 3_000_000
-        ]
+        sql = (
+            "SELECT worker FROM tasks WHERE state IN ('leased', 'running') "
+            "AND worker IS NOT NULL AND abs(? - started_ms) > 3000000"
+        )
+        late = [worker for (worker,) in self.look(sql, self._clock.now_ms())]
         return super().rescue({*dead, *late})
 
 
-class AddsTwice(MemoryLedger):
+class AddsTwice(Watched):
     """A plan that runs again leaves what it found before."""
 
-    def _replan(self, plan: Row, tasks: Iterable[Task]) -> None:
-        self._insert(plan.job_id, tasks)
-        self._sweep(plan.job_id)
+    def _expand(self, job_id: int, step: int, completion: Completion) -> None:
+        self._add(job_id, completion.tasks)
+        self._recount(job_id)
+        self._after_change(job_id)
 
 
 BROKEN = [
@@ -284,18 +309,18 @@ BROKEN = [
 ]
 
 
-def failures(broken: type[MemoryLedger]) -> Iterator[str]:
+def failures(broken: type[SqliteLedger]) -> Iterator[str]:
     """The tests of the contract that this ledger does not pass."""
     suite = LedgerContract()
     for name, test in inspect.getmembers(suite, inspect.ismethod):
         if not name.startswith("test_"):
             continue
         clock = FakeClock()
-        ledger = broken(clock=clock)
+        ledger = scratch_ledger(clock, broken)
         brought: dict[str, Any] = {
             "ledger": ledger,
             "clock": clock,
-            "open_ledger": lambda ledger=ledger: ledger,
+            "open_ledger": partial(broken, ledger.path, clock=clock),
         }
         try:
             test(**{wanted: brought[wanted] for wanted in inspect.signature(test).parameters})
@@ -304,15 +329,15 @@ def failures(broken: type[MemoryLedger]) -> Iterator[str]:
             yield name
 
 
-def machine_over(broken: type[MemoryLedger]) -> type[LedgerMachine]:
+def machine_over(broken: type[SqliteLedger]) -> type[LedgerMachine]:
     class Machine(LedgerMachine):
-        def open_ledger(self) -> MemoryLedger:
-            return broken(clock=self.clock)
+        def open_ledger(self) -> SqliteLedger:
+            return scratch_ledger(self.clock, broken)
 
     return Machine
 
 
-def finds(broken: type[MemoryLedger]) -> bool:
+def finds(broken: type[SqliteLedger]) -> bool:
     """Whether the stateful test tells this ledger from a right one."""
     try:
         run_state_machine_as_test(machine_over(broken), settings=RUNS)
@@ -322,14 +347,14 @@ def finds(broken: type[MemoryLedger]) -> bool:
 
 
 def test_a_right_ledger_passes() -> None:
-    assert list(failures(MemoryLedger)) == []
+    assert list(failures(SqliteLedger)) == []
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_the_contract_finds(broken: type[MemoryLedger]) -> None:
+def test_the_contract_finds(broken: type[SqliteLedger]) -> None:
     assert next(failures(broken), None) is not None
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_the_machine_finds(broken: type[MemoryLedger]) -> None:
+def test_the_machine_finds(broken: type[SqliteLedger]) -> None:
     assert finds(broken)

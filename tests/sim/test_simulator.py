@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,15 +16,16 @@ from types import ModuleType
 
 import pytest
 
-from intermission.backends.ledger.memory import MemoryLedger
+from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.engine import completion, receipt, run_task
 from intermission.engine.receipt import quarantine, receipt_key
 from intermission.model import Completion, Lease, Receipt
 from intermission.ports.store import Store
 from intermission.telemetry import OWNERSHIP_POINTS, POINTS
+from intermission.testing.clock import FakeClock
+from intermission.testing.scratch_ledger import scratch_folder
 from intermission.testing.simulator import (
     FAULTS,
-    MemoryLedgers,
     Results,
     SqliteLedgers,
     Violation,
@@ -42,33 +42,32 @@ def seeds(default: range) -> Sequence[int]:
     return range(int(first), int(last)) if colon else [int(first)]
 
 
+def ledgers_in(
+    folder: Path, kind: type[SqliteLedger] = SqliteLedger
+) -> Callable[[FakeClock], SqliteLedgers]:
+    return partial(SqliteLedgers, folder=folder / "ledgers", kind=kind)
+
+
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A folder in memory where there is such a file system: what is tested is not the disk."""
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
-        yield Path(name)
+    folder = scratch_folder()
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("undisturbed")
-    return simulate(0, folder, MemoryLedgers, faults=()).results
+    return simulate(0, folder, ledgers_in(folder), faults=()).results
 
 
 @pytest.mark.parametrize("seed", seeds(range(400)))
 def test_no_seed_breaks_the_promise(seed: int, scratch: Path, undisturbed: Results) -> None:
-    simulate(seed, scratch, MemoryLedgers, expected=undisturbed)
-
-
-@pytest.mark.parametrize("seed", seeds(range(30)))
-def test_nor_on_a_real_ledger(seed: int, scratch: Path, undisturbed: Results) -> None:
-    make = partial(SqliteLedgers, folder=scratch)
-    simulate(seed, scratch / "files", make, expected=undisturbed)
+    simulate(seed, scratch, ledgers_in(scratch), expected=undisturbed)
 
 
 def test_an_undisturbed_run_executes_every_task_once(scratch: Path) -> None:
-    report = simulate(0, scratch, MemoryLedgers, faults=())
+    report = simulate(0, scratch, ledgers_in(scratch), faults=())
     assert set(report.executions.values()) == {1}
     assert len(report.executions) == 16
     assert not report.faults
@@ -76,9 +75,10 @@ def test_an_undisturbed_run_executes_every_task_once(scratch: Path) -> None:
 
 def test_a_seed_plays_the_same_story_again(scratch: Path) -> None:
     for seed in range(1000, 1010):
-        once, again = (simulate(seed, scratch / f"{seed}-{n}", MemoryLedgers) for n in range(2))
+        folders = [scratch / f"{seed}-{n}" for n in range(2)]
+        once, again = (simulate(seed, folder, ledgers_in(folder)) for folder in folders)
         assert once == again
-    assert simulate(1, scratch / "1", MemoryLedgers).trace != once.trace
+    assert simulate(1, scratch / "1", ledgers_in(scratch / "1")).trace != once.trace
 
 
 def test_the_seeds_meet_every_fault_and_every_fault_point(scratch: Path) -> None:
@@ -86,7 +86,8 @@ def test_the_seeds_meet_every_fault_and_every_fault_point(scratch: Path) -> None
     counts: Counter[str] = Counter()
     points: set[str] = set()
     for seed in range(2000, 2060):
-        report = simulate(seed, scratch / str(seed), MemoryLedgers)
+        folder = scratch / str(seed)
+        report = simulate(seed, folder, ledgers_in(folder))
         faults += report.faults
         counts += report.counts
         points |= {line.partition(" point ")[2] for line in report.trace}
@@ -118,27 +119,28 @@ def hasty(store: Store, key: str, _: bytes) -> None:
     quarantine(store, [key])
 
 
-class FencelessLedger(MemoryLedger):
+class FencelessLedger(SqliteLedger):
     """Listens to whoever speaks last."""
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
-        rows = self._tables.rows
-        known = [one for one in done if one.task_id in rows]
-        return super().complete([replace(one, fence=rows[one.task_id].fence) for one in known])
+        sql = "SELECT fence FROM tasks WHERE id = ?"
+        fences = {one.task_id: self._db.execute(sql, (one.task_id,)).fetchone() for one in done}
+        known = [one for one in done if fences[one.task_id]]
+        return super().complete([replace(one, fence=fences[one.task_id][0]) for one in known])
 
 
-class GenerousLedger(MemoryLedger):
+class GenerousLedger(SqliteLedger):
     """Hands a task to a second worker under the fence of the first."""
 
     def claim(self, worker: str, capacity: int, **options: object) -> list[Lease]:
         leases = super().claim(worker, capacity, **options)  # type: ignore[arg-type]
         for lease in leases[:1]:
-            row = self._tables.rows[lease.task_id]
-            self._tables.put(replace(row, fence=max(row.fence - 1, 1)))
+            sql = "UPDATE tasks SET fence = max(fence - 1, 1) WHERE id = ?"
+            self._db.execute(sql, (lease.task_id,))
         return [replace(lease, fence=max(lease.fence - 1, 1)) for lease in leases[:1]] + leases[1:]
 
 
-class NameBlindLedger(MemoryLedger):
+class NameBlindLedger(SqliteLedger):
     """Goes by ids alone, whatever they meant before it was restored."""
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
@@ -146,20 +148,17 @@ class NameBlindLedger(MemoryLedger):
 
 
 def found_within(
-    made: type[MemoryLedger], faults: Sequence[str], scratch: Path, first: int = 0
+    made: type[SqliteLedger], faults: Sequence[str], scratch: Path, first: int = 0
 ) -> str:
     """What the first seed says that notices a bug.
 
     One that few seeds notice is looked for from near such a seed, and then among all the others.
     """
 
-    class Ledgers(MemoryLedgers):
-        def create(self) -> MemoryLedger:
-            return made(clock=self._clock)
-
     for n in range(CANARY_SEEDS):
         try:
-            simulate((first + n) % CANARY_SEEDS, scratch, Ledgers, faults=faults)
+            ledgers = ledgers_in(scratch, made)
+            simulate((first + n) % CANARY_SEEDS, scratch, ledgers, faults=faults)
         except Violation as e:
             return str(e)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -191,7 +190,7 @@ def test_a_canary_in_the_engine_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(*module, bug)
-    story = found_within(MemoryLedger, faults, scratch, first)
+    story = found_within(SqliteLedger, faults, scratch, first)
     assert story.startswith("seed ")
     assert complaint in story
 
@@ -205,6 +204,6 @@ def test_a_canary_in_the_engine_is_found(
     ],
 )
 def test_a_canary_in_the_ledger_is_found(
-    ledger: type[MemoryLedger], faults: Sequence[str], first: int, complaint: str, scratch: Path
+    ledger: type[SqliteLedger], faults: Sequence[str], first: int, complaint: str, scratch: Path
 ) -> None:
     assert complaint in found_within(ledger, faults, scratch, first)

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from intermission.backends.ledger.memory import MemoryLedger
 from intermission.engine.lease_renewer import TICK_S
 from intermission.engine.open_job import OpenJob
 from intermission.engine.reaper import Reaper
@@ -21,6 +20,7 @@ from intermission.model import TaskState
 from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, step, submit
+from intermission.testing.scratch_ledger import scratch_ledger
 from own_clock import OwnClock
 
 PROMISE_S = 60.0
@@ -33,7 +33,7 @@ class Machines:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.clock = FakeClock()
-        self.ledger = MemoryLedger(clock=self.clock)
+        self.ledger = scratch_ledger(self.clock)
         self.job = submit(self.ledger, job(step("only")))
         self.settings = Settings(**settings)
         place = Workspace(folder, _nothing, None, lambda: self.ledger)

@@ -1,11 +1,10 @@
-"""The engine on a bench: memory backends, a clock to turn by hand, and one pair of hands."""
+"""The engine on a bench: ledger and store in memory, a clock to turn by hand, one pair of hands."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
 
-from intermission.backends.ledger.memory import MemoryLedger
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine import completion
 from intermission.engine.outcome import Failed
@@ -17,6 +16,7 @@ from intermission.maintenance.rebuild import remember_job
 from intermission.model import Completion, Job, Lease, Receipt, TaskRow, TaskState
 from intermission.pipeline import Pipeline
 from intermission.testing.clock import FakeClock
+from intermission.testing.scratch_ledger import scratch_ledger
 from intermission.testing.simulator.sample_pipeline import TALK, talk_job
 
 TTL_S = 60.0
@@ -28,7 +28,7 @@ class Bench:
 
     def __init__(self, scratch: Path, pipeline: Pipeline = TALK, job: Job | None = None) -> None:
         self.clock = FakeClock()
-        self.ledger = MemoryLedger(clock=self.clock)
+        self.ledger = scratch_ledger(self.clock)
         self.store = MemoryStore(self.clock)
         self.outputs = MemoryStore(self.clock)
         self.scratch = scratch

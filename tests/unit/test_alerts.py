@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
-from intermission.backends.ledger.memory import MemoryLedger
-from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.model import Event, Failure, identity
 from intermission.ports.ledger import Ledger
 from intermission.services.alerts import (
@@ -23,17 +20,14 @@ from intermission.services.alerts import (
 )
 from intermission.testing.clock import START_MS, FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, line_job, submit
+from intermission.testing.scratch_ledger import scratch_ledger
 
 TTL_S = 60.0
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Ledger]:
-    found: Ledger = (
-        SqliteLedger(tmp_path / "ledger.sqlite", clock=clock)
-        if request.param == "sqlite"
-        else MemoryLedger(clock=clock)
-    )
+@pytest.fixture
+def ledger(clock: FakeClock) -> Iterator[Ledger]:
+    found = scratch_ledger(clock)
     yield found
     found.close()
 

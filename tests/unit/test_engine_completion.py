@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from engine_bench import Bench
 
-from intermission.backends.ledger.memory import MemoryLedger
+from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.engine import completion
 from intermission.engine.outcome import Failed
 from intermission.engine.receipt import adopt
@@ -222,7 +222,7 @@ def test_one_who_notices_late_takes_nothing_that_is_new(bench: Bench) -> None:
 
 
 def test_a_crash_before_the_ledger_knows_is_noticed_again(bench: Bench) -> None:
-    class Down(MemoryLedger):
+    class Down(SqliteLedger):
         def invalidate(self, *_: object, **__: object) -> list[object]:  # type: ignore[override]
             raise Crashed
 
@@ -231,7 +231,7 @@ def test_a_crash_before_the_ledger_knows_is_noticed_again(bench: Bench) -> None:
     bench.ledger.__class__ = Down
     with pytest.raises(Crashed):
         invalidate(bench, "hear[0]", file)
-    bench.ledger.__class__ = MemoryLedger
+    bench.ledger.__class__ = SqliteLedger
     assert invalidate(bench, "hear[0]", file) == 4
     assert set(bench.finish_all()) == SAME_CHUNK | BEHIND
 

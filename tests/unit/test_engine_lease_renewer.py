@@ -9,23 +9,25 @@ from typing import Any
 
 import pytest
 
-from intermission.backends.ledger.memory import MemoryLedger
+from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.engine.lease_renewer import MARGIN, TICK_S, HeldLease, LeaseRenewer
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
 from intermission.model import Completion, Heartbeat, Lease, Renewal, TaskState
+from intermission.ports.clock import Clock
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, states_of, step, submit
+from intermission.testing.scratch_ledger import scratch_ledger
 
 TTL_S = 60.0
 RENEW_S = 15.0
 
 
-class Ledger(MemoryLedger):
+class Ledger(SqliteLedger):
     """Counts its openings and heartbeats, and can be out of reach."""
 
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(clock=clock)
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        super().__init__(path, clock=clock)
         self.heartbeats: list[Heartbeat] = []
         self.opened = self.closed = 0
         self.is_down = False
@@ -45,7 +47,7 @@ class Hand:
 
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
-        self.ledger = Ledger(self.clock)
+        self.ledger = scratch_ledger(self.clock, Ledger)
         self.job = submit(self.ledger, job(step("one"), step("two"), step("three")))
         self.lost: list[int] = []
         self.cancelled: list[int] = []

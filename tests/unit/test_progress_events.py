@@ -9,13 +9,13 @@ from contextlib import closing
 import pytest
 
 from intermission.backends import progress_pubsub
-from intermission.backends.ledger.memory import MemoryLedger
 from intermission.backends.progress_pubsub import CHANNEL, RedisProgress
 from intermission.errors import LedgerError
 from intermission.fleet.progress_events import LOOK_EVERY_S, ProgressEvents
 from intermission.model import Event, Failure, Job
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, submit
+from intermission.testing.scratch_ledger import scratch_ledger
 
 TTL_S = 60.0
 Told = tuple[str, str, float | None]
@@ -26,7 +26,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.plain = MemoryLedger(clock=self.clock)
+        self.plain = scratch_ledger(self.clock)
         self.events: list[Event] = []
         self.publishing = ProgressEvents(self.plain, self.events.append, self.clock)
         self.ledger = self.publishing.ledger

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from intermission.backends.ledger.memory import MemoryLedger
 from intermission.composition.fleet import Fleet
 from intermission.model import Event, identity
 from intermission.testing.jobs import line_job, submit
+from intermission.testing.scratch_ledger import scratch_ledger
 from intermission.web.api import event_broadcaster as hubs
 from intermission.web.api import events as streaming
 from intermission.web.api.event_broadcaster import Hub, Watcher
 from intermission.web.api.events import EventStream
 
 ONE, OTHER = identity("one"), identity("other")
-NOBODY = MemoryLedger()
+NOBODY = scratch_ledger()
 
 
 def event(seq: int, job_key: str = ONE) -> Event:

@@ -8,13 +8,12 @@ seed plays the same story again.
 from intermission.testing.simulator.audit import Violation
 from intermission.testing.simulator.fault_injector import FAULTS
 from intermission.testing.simulator.final_checks import Results
-from intermission.testing.simulator.ledgers import Ledgers, MemoryLedgers, SqliteLedgers
+from intermission.testing.simulator.ledgers import Ledgers, SqliteLedgers
 from intermission.testing.simulator.simulation import Report, simulate
 
 __all__ = [
     "FAULTS",
     "Ledgers",
-    "MemoryLedgers",
     "Report",
     "Results",
     "SqliteLedgers",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import threading
 from pathlib import Path
 from typing import Any, Protocol
 
 import apsw
 
-from intermission.backends.ledger.memory import MemoryLedger
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
@@ -32,35 +29,20 @@ class Ledgers(Protocol):
         ...
 
 
-class MemoryLedgers:
-    """A place is the ledger itself, shared by all who open it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def create(self) -> MemoryLedger:
-        return MemoryLedger(clock=self._clock)
-
-    def open(self, place: MemoryLedger) -> Ledger:
-        return place
-
-    def copy(self, place: MemoryLedger) -> MemoryLedger:
-        shared = {id(self._clock): self._clock, id(place._tables.lock): threading.RLock()}
-        return copy.deepcopy(place, shared)
-
-
 class SqliteLedgers:
-    """A place is a file in a folder."""
+    """A place is a file in a folder. `kind` is what opens it: the ledger, or one with a bug."""
 
-    def __init__(self, clock: Clock, folder: Path) -> None:
+    def __init__(self, clock: Clock, folder: Path, kind: type[SqliteLedger] = SqliteLedger) -> None:
         self._clock = clock
+        self._kind = kind
+        folder.mkdir(parents=True, exist_ok=True)
         self._names = (folder / f"ledger{no}.sqlite" for no in itertools.count())
 
     def create(self) -> Path:
         return next(self._names)
 
     def open(self, place: Path) -> Ledger:
-        return SqliteLedger(place, clock=self._clock)
+        return self._kind(place, clock=self._clock)
 
     def copy(self, place: Path) -> Path:
         target = self.create()

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from ctypes import addressof, c_int
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
 
 
+@cache
 def _migrations() -> list[tuple[int, str]]:
     """(version, statements) of every migration, in order."""
     return sorted(
