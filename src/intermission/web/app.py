@@ -32,7 +32,7 @@ from intermission.web.api.sources import UPLOAD_MAX_BYTES, sources_router
 from intermission.web.api.submission_policy import Admission
 from intermission.web.api.tasks import tasks_router
 from intermission.web.api.workers import workers_router
-from intermission.web.middleware import Door
+from intermission.web.middleware import Middleware
 from intermission.web.problems import MEDIA_TYPE, documented, install
 from intermission.web.worker_api import worker_router
 
@@ -78,7 +78,7 @@ def create_app(
     app.state.hub = hub
     secret = fleet.settings.admin_secret
     exempt = (f"{API}/worker", f"{API}/sources/")
-    app.add_middleware(Door, is_open=not secret_of(secret), exempt=exempt)
+    app.add_middleware(Middleware, is_open=not secret_of(secret), exempt=exempt)
     install(app)
     uploads = Uploads(fleet.settings)
     admission = Admission(uploads, pipelines=pipelines, roots=roots)

@@ -1,12 +1,14 @@
 """What is checked of every request before an endpoint sees it, and added to every answer.
 
 It keeps web pages of strangers from using a server that listens on this machine alone: such a
-server asks for no secret, and a browser on the machine can reach it. It bounds the bodies that
-are read whole. Who may do what is decided elsewhere.
+server asks for no secret, and a browser on the machine can reach it. It bounds headers, the bodies
+that are read whole, and how long a client may be silent in the middle of one. Who may do what is
+decided elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -17,6 +19,14 @@ from intermission.web.problems import Problem
 
 BODY_MAX_BYTES = 1024 * 1024
 """Of a JSON body. Files are bounded where they are received."""
+
+HEADERS_MAX = 100
+HEADERS_MAX_BYTES = 32 * 1024
+BODY_S = 60.0
+"""How long a JSON body may take, and how long a client may be silent while it sends a file."""
+DISCARD_S = 30.0
+DISCARD_SILENCE_S = 5.0
+"""How long the rest of a refused body is read: while a client sends, it reads no answer."""
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 """Methods that change nothing, and whose bodies nobody reads."""
@@ -38,7 +48,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Door:
+class Middleware:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, *, is_open: bool, exempt: tuple[str, ...]) -> None:
@@ -51,23 +61,18 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-
-        async def dressed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-                headers.setdefault("cache-control", "no-store")
-            await send(message)
-
+        body = _Body(Headers(scope=scope), receive)
+        answer = _Answer(body, send)
+        receive = body.receive
         try:
+            _refuse_long_headers(scope)
             self._refuse_strangers(scope)
             if scope["method"] not in _SAFE and not scope["path"].startswith(self._exempt):
-                receive = await _bounded(Headers(scope=scope), receive)
+                receive = await _whole(body)
         except Problem as e:
-            await e.response()(scope, receive, dressed)
+            await e.response()(scope, receive, answer.send)
             return
-        await self._app(scope, receive, dressed)
+        await self._app(scope, receive, answer.send)
 
     def _refuse_strangers(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -100,29 +105,111 @@ def _name(host: str) -> str:
     return host.partition(":")[0]
 
 
-async def _bounded(headers: Headers, receive: Receive) -> Receive:
+class _Body:
+    """The body of a request as it comes in."""
+
+    def __init__(self, headers: Headers, receive: Receive) -> None:
+        declared = headers.get("content-length", "0")
+        self.declared_bytes = int(declared[:20]) if declared.isdecimal() else 0
+        self.is_unread = self.declared_bytes > 0 or "transfer-encoding" in headers
+        """Whether the client may still be sending, or about to."""
+        self.is_held_back = headers.get("expect", "").lower() == "100-continue"
+        """Whether the client waits to be asked for it."""
+        self._receive = receive
+
+    async def receive(self) -> Message:
+        self.is_held_back = False
+        if not self.is_unread:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(BODY_S):
+                message = await self._receive()
+        except TimeoutError:
+            return {"type": "http.disconnect"}
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self.is_unread = False
+        return message
+
+    async def discard(self) -> None:
+        """Read what is still sent, so that the client comes to read the answer.
+
+        Closing a connection with unread bytes would reset it, and the answer would be lost.
+        """
+        try:
+            async with asyncio.timeout(DISCARD_S):
+                while self.is_unread and not self.is_held_back:
+                    async with asyncio.timeout(DISCARD_SILENCE_S):
+                        await self.receive()
+        except TimeoutError:
+            return
+
+
+class _Answer:
+    """An answer as it goes out."""
+
+    def __init__(self, body: _Body, send: Send) -> None:
+        self._body = body
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+            headers.setdefault("cache-control", "no-store")
+            if self._body.is_unread:
+                headers["connection"] = "close"
+        elif self._body.is_unread and not message.get("more_body", False):
+            await self._send({**message, "more_body": True})
+            await self._body.discard()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._send(message)
+
+
+def _refuse_long_headers(scope: Scope) -> None:
+    count = len(scope["headers"])
+    size_bytes = sum(len(name) + len(value) for name, value in scope["headers"])
+    if count > HEADERS_MAX or size_bytes > HEADERS_MAX_BYTES:
+        raise Problem(
+            431,
+            "The headers are too large",
+            f"expected at most {HEADERS_MAX} headers with {HEADERS_MAX_BYTES} bytes, found "
+            f"{count} with {size_bytes}.",
+            remedy="Send fewer headers.",
+        )
+
+
+async def _whole(body: _Body) -> Receive:
     """The body read whole, if it is as small as a document is."""
-    declared = headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared[:20]) > BODY_MAX_BYTES:
+    if body.declared_bytes > BODY_MAX_BYTES:
         raise _too_large()
-    body = bytearray()
+    found = bytearray()
     more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            break
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > BODY_MAX_BYTES:
-            raise _too_large()
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await body.receive()
+                if message["type"] == "http.disconnect":
+                    break
+                found += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(found) > BODY_MAX_BYTES:
+                    raise _too_large()
+    except TimeoutError:
+        raise Problem(
+            408,
+            "The body took too long",
+            f"expected all of it within {BODY_S:g} s.",
+            remedy="Send it again, over a faster connection.",
+        ) from None
     handed = False
 
     async def again() -> Message:
         nonlocal handed
         if handed:
-            return await receive()
+            return await body.receive()
         handed = True
-        return {"type": "http.request", "body": bytes(body), "more_body": False}
+        return {"type": "http.request", "body": bytes(found), "more_body": False}
 
     return again
 

@@ -22,12 +22,17 @@ from intermission.services.watch_scheduler import start_watches
 from intermission.settings import Settings
 from intermission.web.api.guard import secret_of
 from intermission.web.app import create_app
+from intermission.web.connections import Connections, connections_max
 from intermission.web.middleware import is_loopback
 
 LEDGER_NAME = "ledger.sqlite"
 PATIENCE_S = 2.0
 """How long a request waits for a database that is away: who asks is told soon, and asks again."""
 _BACKLOG = 2048
+"""How many connections may wait to be accepted."""
+_ACCEPTED_AT_ONCE = 32
+"""asyncio accepts so many before any of them is looked at. More of them could use up the open
+files that are kept back, and then nobody is accepted for a long time."""
 
 
 def served(settings: Settings) -> Settings:
@@ -68,7 +73,8 @@ def serve(
         config = uvicorn.Config(
             app,
             loop="asyncio",  # whatever else is installed: these are what we know the limits of
-            http="h11",
+            http=Connections(connections_max()).protocol,  # type: ignore[arg-type]
+            backlog=_ACCEPTED_AT_ONCE,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -87,6 +93,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
         if self.started:
             self._on_ready()
 
