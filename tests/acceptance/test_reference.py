@@ -22,7 +22,7 @@ EXAMPLES: dict[str, Any] = {
 def test_every_event_has_a_heading_and_an_example() -> None:
     sources = (ROOT / "src" / "intermission" / "cli").glob("*.py")
     text = "".join(path.read_text() for path in sources)
-    printed = set(re.findall(r'"event": "(\w+)"', text)) | {"task", "job", "progress"}
+    printed = set(re.findall(r'"event": "(\w+)"', text)) | {"task", "job", "progress", "summary"}
     assert EXAMPLES.keys() == printed
     assert all(name == example["event"] for name, example in EXAMPLES.items())
 

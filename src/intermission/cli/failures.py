@@ -34,7 +34,8 @@ def failures(
     attempts, and whatever was cancelled because of them goes on.
     """
     from intermission.cli.formatting import count, table
-    from intermission.cli.jsonout import emit, when
+    from intermission.cli.jsonout import emit
+    from intermission.composition.event_log import timestamp
     from intermission.composition.fleet import Fleet
     from intermission.operations.failures import failure_groups, put_back_all
 
@@ -49,7 +50,7 @@ def failures(
                 "error": one.error,
                 "count": one.count,
                 "message": one.message,
-                "last": when(one.last_ms),
+                "last": timestamp(one.last_ms),
                 "jobs": list(one.tasks),
             }
             for one in groups

@@ -42,8 +42,9 @@ def inspect(
 
     A job's tasks with their states and errors; a task's receipt, files, logs and history.
     """
-    from intermission.cli.jsonout import emit, job_fields, task_fields
+    from intermission.cli.jsonout import emit, fields
     from intermission.operations import find_job, find_task
+    from intermission.operations.documents import JobDocument, TaskDocument
 
     states = _states(state or [])
     with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
@@ -53,8 +54,9 @@ def inspect(
             return
         rows = found.ledger.tasks(found.row.job.key, states=states)
         if as_json:
-            tasks = [task_fields(row) for row in rows]
-            emit({"event": "tasks", **job_fields(found), "tasks": tasks})
+            tasks = [fields(TaskDocument.of(row)) for row in rows]
+            job_document = JobDocument.of(found.row, found.source)
+            emit({"event": "tasks"}, job_document, {"tasks": tasks})
         else:
             _print_job(found, list(rows))
 
@@ -92,8 +94,8 @@ def _print_job(found: Found, rows: list[TaskRow]) -> None:
 def _task_document(found: Found, row: TaskRow) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from intermission.cli.jsonout import task_fields
-    from intermission.composition.documents import event_fields
+    from intermission.cli.jsonout import fields
+    from intermission.operations.documents import EventDocument, TaskDocument
     from intermission.operations.inspect import history_of, logs_of, receipt_of, why
 
     known = receipt_of(found, row)
@@ -102,11 +104,11 @@ def _task_document(found: Found, row: TaskRow) -> dict[str, Any]:
         path, stands = known
         receipt = {"path": None if path is None else str(path), **asdict(stands)}
     return {
-        **task_fields(row),
+        **fields(TaskDocument.of(row)),
         "why": why(found, row),
         "receipt": receipt,
         "logs": {str(attempt): str(path) for attempt, path in logs_of(found, row).items()},
-        "history": [event_fields(event) for event in history_of(found, row)],
+        "history": [fields(EventDocument.of(event)) for event in history_of(found, row)],
     }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from intermission.cli.jsonout import emit, source_fields, steps_fields, when
-from intermission.composition.documents import event_fields, events_after, last_event
+from intermission.cli.jsonout import emit
+from intermission.composition.event_log import events_after, last_event, timestamp
+from intermission.operations.documents import EventDocument, SourceRunDocument, steps_of
 from intermission.operations.rendition_progress import GroupNews, group_fields
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class JsonLinesReporter:
                 "pipeline": run.job.pipeline,
                 "total": run.row.total(),
                 "reused": run.reused,
-                "steps": steps_fields(run.row),
+                "steps": steps_of(run.row),
             }
         )
 
@@ -59,7 +60,7 @@ class JsonLinesReporter:
         if run in self._open:
             self._pass_on(run)
             self._open.remove(run)
-        emit({"event": "closed", "at": _now(), **source_fields(run)})
+        emit({"event": "closed", "at": _now()}, SourceRunDocument.of(run))
 
     def finish(self) -> None:
         """The summary is printed by the command itself."""
@@ -71,11 +72,11 @@ class JsonLinesReporter:
         for event in events_after(run.ledger, self._seen[id(run)]):
             self._seen[id(run)] = event.seq
             if event.job_key == run.job.key:
-                emit(event_fields(event))
+                emit(EventDocument.of(event))
                 told.append(event)
         for group in self._news[id(run)].after(run.ledger, told):
             emit({"event": "group", "at": _now(), "job": run.job.key, **group_fields(group)})
 
 
 def _now() -> str | None:
-    return when(time.time_ns() // 1_000_000)
+    return timestamp(time.time_ns() // 1_000_000)

@@ -47,11 +47,13 @@ def ls(
     from itertools import islice
 
     from intermission.cli.formatting import near, table
-    from intermission.cli.jsonout import emit, error_fields, job_fields, when
+    from intermission.cli.jsonout import emit, fields
+    from intermission.composition.event_log import timestamp
     from intermission.composition.locations import is_url
     from intermission.errors import EnvironmentFault, LedgerError, UsageError
     from intermission.model import TaskState
     from intermission.operations import all_jobs
+    from intermission.operations.documents import ErrorDocument, JobDocument
 
     if not is_url(place) and not Path(place).is_dir():
         raise UsageError(f"{place} is not a folder.", remedy="Name the folder of the sources.")
@@ -68,15 +70,17 @@ def ls(
     )
     for found in islice(found_jobs, limit):
         row = found.row
-        documents.append(job_fields(found))
+        documents.append(fields(JobDocument.of(row, found.source)))
         done, total = row.total(TaskState.DONE), row.total()
-        updated = (when(row.updated_ms) or "")[:19] + "Z"
+        updated = timestamp(row.updated_ms)[:19] + "Z"
         source = near(found.source)
         rows.append(
             (row.job.key[:10], row.state, f"{done}/{total}", updated, row.job.pipeline, source)
         )
     if as_json:
-        unreadable = [{"source": str(path), "error": error_fields(e)} for path, e in faults]
+        unreadable = [
+            {"source": str(path), "error": fields(ErrorDocument.of(e))} for path, e in faults
+        ]
         emit({"event": "jobs", "jobs": documents, "unreadable": unreadable})
     elif rows:
         print(table(("JOB", "STATE", "DONE", "UPDATED", "PIPELINE", "SOURCE"), rows))

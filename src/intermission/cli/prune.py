@@ -39,7 +39,8 @@ def prune(
     stay: whoever submits such a job again finds it finished.
     """
     from intermission.cli.formatting import count, table
-    from intermission.cli.jsonout import emit, when
+    from intermission.cli.jsonout import emit
+    from intermission.composition.event_log import timestamp
     from intermission.composition.fleet import Fleet
     from intermission.services.retention import forget_if_old, old_jobs
 
@@ -50,7 +51,9 @@ def prune(
     for row in old_jobs(fleet.ledger, before_ms, states=states, pipeline=pipeline):
         if dry_run or forget_if_old(fleet.ledger, row.job.key, before_ms):
             fields = {"job": row.job.key, "pipeline": row.job.pipeline, "state": str(row.state)}
-            jobs.append({**fields, "source": row.job.source.uri, "ended": when(row.updated_ms)})
+            jobs.append(
+                {**fields, "source": row.job.source.uri, "ended": timestamp(row.updated_ms)}
+            )
     if as_json:
         emit({"event": "pruned", "dry_run": dry_run, "jobs": jobs})
         return

@@ -137,12 +137,13 @@ def carry_out(
 
 
 def _conclude(report: RunReport, took_s: float, as_json: bool) -> None:
-    from intermission.cli.jsonout import emit, report_fields
+    from intermission.cli.jsonout import emit
     from intermission.cli.report import exit_code, print_outputs, print_summary
+    from intermission.operations.documents import RunDocument
 
     print_summary(report, took_s)
     if as_json:
-        emit(report_fields(report, exit_code(report)))
+        emit(RunDocument.of(report, exit_code(report)))
     else:
         print_outputs(report)
 

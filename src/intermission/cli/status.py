@@ -34,9 +34,11 @@ def status(
     are running.
     """
     from intermission.cli.formatting import near
-    from intermission.cli.jsonout import emit, job_fields, task_fields, when
+    from intermission.cli.jsonout import emit, fields
+    from intermission.composition.event_log import timestamp
     from intermission.model import HELD, JobState
     from intermission.operations import find_job
+    from intermission.operations.documents import JobDocument, TaskDocument
     from intermission.operations.rendition_progress import group_fields, groups_of
 
     with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
@@ -46,12 +48,12 @@ def status(
             running = list(found.ledger.tasks(row.job.key, states=HELD))
         groups = groups_of(found.ledger, row.job)
         if as_json:
-            tasks = [task_fields(task) for task in running]
-            fields = {"groups": [group_fields(group) for group in groups], "running": tasks}
-            emit({"event": "status", **job_fields(found), **fields})
+            tasks = [fields(TaskDocument.of(task)) for task in running]
+            now = {"groups": [group_fields(group) for group in groups], "running": tasks}
+            emit({"event": "status"}, JobDocument.of(row, found.source), now)
             return
         print(f"{row.job.key[:10]}  {row.job.pipeline}  {near(found.source)}")
-        since = f" since {when(row.updated_ms)}" if row.state is JobState.DRAINING else ""
+        since = f" since {timestamp(row.updated_ms)}" if row.state is JobState.DRAINING else ""
         print(f"{row.state}{since}: {row.reason}" if row.reason else row.state)
         print_counts(row)
         print_groups(groups)

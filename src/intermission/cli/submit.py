@@ -99,7 +99,8 @@ def _submit_all(
 ) -> int:
     from intermission.cli.command import complain
     from intermission.cli.formatting import near
-    from intermission.cli.jsonout import emit, error_fields
+    from intermission.cli.jsonout import emit, fields
+    from intermission.operations.documents import ErrorDocument
 
     documents: list[dict[str, object]] = []
     failed: IntermissionError | None = None
@@ -109,7 +110,8 @@ def _submit_all(
         except IntermissionError as e:
             failed = e
             complain(f"{near(place)}: {e}")
-            documents.append({"source": str(place), "job": None, "error": error_fields(e)})
+            error = fields(ErrorDocument.of(e))
+            documents.append({"source": str(place), "job": None, "error": error})
             continue
         documents.append({"source": str(place), "job": job.key, "new": is_new})
         if not as_json:

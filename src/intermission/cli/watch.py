@@ -47,11 +47,12 @@ def watch(
     Every change of its tasks is told, whichever process made it. The exit code is the job's:
     0 done, 1 failed or cancelled.
     """
-    from intermission.cli.jsonout import emit, job_fields, when
+    from intermission.cli.jsonout import emit
     from intermission.cli.status import print_counts
-    from intermission.composition.documents import event_fields, last_event
+    from intermission.composition.event_log import last_event, timestamp
     from intermission.model import JobState
     from intermission.operations import find_job
+    from intermission.operations.documents import EventDocument, JobDocument
     from intermission.operations.rendition_progress import Group, group_fields
 
     app = open_app(verbose, ledger=ledger, server=server)
@@ -63,22 +64,22 @@ def watch(
     with find_job(app, job, place) as found:
         seq = last_event(found.ledger) if after is None else after
         if as_jsonl:
-            emit({"event": "watching", "seq": seq, **job_fields(found)})
+            emit({"event": "watching", "seq": seq}, JobDocument.of(found.row, found.source))
         else:
             print_counts(found.row)
         for event in _follow(again, seq):
             if isinstance(event, Group):
                 if as_jsonl:
-                    at = when(time.time_ns() // 1_000_000)
+                    at = timestamp(time.time_ns() // 1_000_000)
                     key = found.row.job.key
                     emit({"event": "group", "at": at, "job": key, **group_fields(event)})
                 continue
             if as_jsonl:
-                emit(event_fields(event))
+                emit(EventDocument.of(event))
                 continue
             why = f"  {event.message}" if event.message and event.now != "done" else ""
             how_far = "" if event.progress is None else f" {event.progress:.0%}"
-            at = (when(event.at_ms) or "")[11:19]
+            at = timestamp(event.at_ms)[11:19]
             print(f"{at}  {event.task or 'job'}  {event.now}{how_far}{why}", flush=True)
         with again() as last:
             row = _look(last)
@@ -96,7 +97,7 @@ def _follow(
 
     After those of a look, the groups that they changed.
     """
-    from intermission.composition.documents import events_after
+    from intermission.composition.event_log import events_after
     from intermission.model import JobState
     from intermission.operations.rendition_progress import GroupNews
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intermission.composition.documents import events_after, timestamp
+from intermission.composition.event_log import events_after, timestamp
 from intermission.engine.completion import output_text
 from intermission.engine.planning import Keys, chunks, parts, plan_steps
 from intermission.engine.receipt import peek, receipt_key

@@ -10,13 +10,13 @@ from typing import Any
 from intermission.backends.interruption.imds import watching
 from intermission.backends.notifier import open_notifiers
 from intermission.composition.app import start_reaper
-from intermission.composition.documents import EVENTS_VERSION, event_fields
 from intermission.composition.fleet import Fleet
 from intermission.engine.open_job import OpenJob
 from intermission.fleet import FleetWorker
 from intermission.fleet.progress_events import ProgressEvents
 from intermission.maintenance.preview import Previews
 from intermission.model import Event
+from intermission.operations.documents import VERSION, EventDocument
 from intermission.pipeline import load
 from intermission.settings import Settings
 
@@ -69,7 +69,7 @@ def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str 
 
 def _message(event: Event) -> str:
     """What is published of an event: the line that `--jsonl` prints."""
-    return json.dumps({"v": EVENTS_VERSION, **event_fields(event)})
+    return json.dumps({"v": VERSION, **EventDocument.of(event).model_dump(mode="json")})
 
 
 def register_worker(

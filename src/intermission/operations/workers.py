@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from intermission.backends.registry.keys import mint
-from intermission.composition.documents import timestamp
+from intermission.composition.event_log import timestamp
 from intermission.composition.fleet import Fleet
 from intermission.composition.registries import open_registry
 from intermission.errors import NotFound, UsageError

@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from intermission.composition.documents import last_event, timestamp
+from intermission.composition.event_log import last_event, timestamp
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import is_url
 from intermission.composition.registries import open_registry

@@ -37,7 +37,7 @@ _PROBLEMS = documented(400, 401, 403, 413, 422, 426, 503)
 _Id = Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")
 
 
-class KeyShape(BaseModel):
+class KeyDocument(BaseModel):
     """A new key. It is shown here and never again."""
 
     id: str
@@ -74,14 +74,14 @@ def _add_registration(router: APIRouter, registry: Registry, keys: Keys, clock: 
         tags=_TAGS,
         operation_id="registerWorker",
         status_code=201,
-        response_model=KeyShape,
+        response_model=KeyDocument,
         responses=_PROBLEMS,
         openapi_extra=json_body(rpc_schema.Registration),
     )
     async def register(request: Request) -> Response:
         """Register a worker. The answer has its key, which is shown only once."""
 
-        def act(body: bytes) -> KeyShape:
+        def act(body: bytes) -> KeyDocument:
             asked = parse(rpc_schema.Registration, body)
             _check_size("can", asked.can)
             _check_size("metadata", asked.metadata)
@@ -101,7 +101,7 @@ def _add_registration(router: APIRouter, registry: Registry, keys: Keys, clock: 
                 ),
                 kept,
             )
-            return KeyShape(id=id, key=key, expires_ms=kept.expires_ms)
+            return KeyDocument(id=id, key=key, expires_ms=kept.expires_ms)
 
         keys.admin(request)
         body = await read_body(request, REGISTRATION_MAX_BYTES)
@@ -114,14 +114,14 @@ def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -
         tags=_TAGS,
         operation_id="rotateWorkerKey",
         status_code=201,
-        response_model=KeyShape,
+        response_model=KeyDocument,
         responses=_PROBLEMS | documented(404),
         openapi_extra=json_body(rpc_schema.Rotation),
     )
     async def rotate(request: Request, id: str = _Id) -> Response:
         """Give a worker a new key. Those it has end after `keep_s`, at once by default."""
 
-        def act(body: bytes) -> KeyShape:
+        def act(body: bytes) -> KeyDocument:
             asked = parse(rpc_schema.Rotation, body or b"{}")
             key, kept = new_key(
                 registry,
@@ -130,7 +130,7 @@ def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -
                 keep_s=asked.keep_s,
                 expires_s=asked.expires_s,
             )
-            return KeyShape(id=id, key=key, expires_ms=kept.expires_ms)
+            return KeyDocument(id=id, key=key, expires_ms=kept.expires_ms)
 
         keys.admin(request)
         body = await read_body(request, REGISTRATION_MAX_BYTES)
@@ -188,7 +188,7 @@ def _add_heartbeats(router: APIRouter, registry: Registry, keys: Keys, clock: Cl
         return JSONResponse(answer.model_dump())
 
 
-def _created(key: KeyShape) -> Response:
+def _created(key: KeyDocument) -> Response:
     return JSONResponse(key.model_dump(), 201, headers={"Cache-Control": "no-store"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ from starlette.testclient import TestClient
 from web_jobs import Connect, finished, job_over
 
 from intermission.cli import jsonout
-from intermission.composition.documents import event_fields
 from intermission.composition.fleet import Fleet
 from intermission.model import Failure, Groups, identity
-from intermission.operations.job_lookup import Found
+from intermission.operations.documents import EventDocument, JobDocument, TaskDocument
 from intermission.testing.jobs import (
     chunks,
     completion,
@@ -26,7 +26,6 @@ from intermission.testing.jobs import (
     submit,
 )
 from intermission.web.api import events as event_api
-from intermission.web.api.schemas import EventShape, JobShape, TaskShape
 
 PIPELINES = Path(__file__).parents[2] / "acceptance" / "pipelines.py"
 LETTERS = f"{PIPELINES}:letters"
@@ -242,7 +241,7 @@ def test_events_by_cursor(
     for key in keys:
         submit(fleet.ledger, line_job(key=key))
     fleet.ledger.cancel(keys[0], reason="enough")
-    everything = [EventShape.of(event).model_dump() for event in fleet.ledger.events()]
+    everything = [EventDocument.of(event).model_dump() for event in fleet.ledger.events()]
 
     def follow(path: str, limit: int) -> list[Any]:
         rows: list[Any] = []
@@ -264,16 +263,18 @@ def test_events_by_cursor(
     assert client.get(f"/api/v1/jobs/{identity('no')}/events").status_code == 404
 
 
-def test_a_program_reads_the_server_as_it_reads_the_command(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_program_reads_the_server_as_it_reads_the_command(
+    client: TestClient, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = submit(fleet.ledger, job_over(tmp_path / "a.txt"))
     (row,) = fleet.ledger.jobs(made.key)
     (task,) = fleet.ledger.tasks(made.key)
-    workspace = fleet.app.workspace(tmp_path / "a.txt")
-    found = Found(tmp_path / "a.txt", workspace, fleet.ledger, row)
-    assert jsonout.job_fields(found).items() <= JobShape.of(row).model_dump(mode="json").items()
-    assert jsonout.task_fields(task).items() <= TaskShape.of(task).model_dump(mode="json").items()
-    for event in fleet.ledger.events():
-        assert event_fields(event) == EventShape.of(event).model_dump(mode="json")
+    for document, path in (
+        (JobDocument.of(row), f"/api/v1/jobs/{made.key}"),
+        (TaskDocument.of(task), f"/api/v1/jobs/{made.key}/tasks/{task.id}"),
+    ):
+        jsonout.emit(document)
+        assert json.loads(capsys.readouterr().out) == {"v": 1, **client.get(path).json()}
 
 
 def test_groups_are_counted(client: TestClient, fleet: Fleet) -> None:

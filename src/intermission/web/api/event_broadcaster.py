@@ -21,9 +21,9 @@ from typing import Any
 from starlette.types import Send
 
 from intermission.model import Event
+from intermission.operations.documents import EventDocument, GroupEventDocument
 from intermission.operations.rendition_progress import GroupNews, group_fields
 from intermission.ports.ledger import Ledger
-from intermission.web.api.schemas import EventShape, GroupEventShape
 
 BUFFER_MAX_BYTES = 1024 * 1024
 """What may wait for one watcher."""
@@ -38,7 +38,7 @@ GROUPED_JOBS_MAX = 256
 
 def frame(event: Event) -> bytes:
     """An event as `text/event-stream` has it."""
-    shape = EventShape.of(event)
+    shape = EventDocument.of(event)
     data = shape.model_dump_json()
     return f"id: {event.seq}\nevent: {shape.event}\ndata: {data}\n\n".encode()
 
@@ -141,7 +141,7 @@ class GroupFrames:
             self._news.popitem(last=False)
         own = [event for event in events if event.job_key == job_key]
         shapes = [
-            GroupEventShape(job=job_key, **group_fields(group))
+            GroupEventDocument(job=job_key, **group_fields(group))
             for group in self._news[job_key].after(ledger, own)
         ]
         return b"".join(

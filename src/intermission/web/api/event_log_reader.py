@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from intermission.composition.documents import last_event
+from intermission.composition.event_log import last_event
 from intermission.errors import IntermissionError
 from intermission.model import Event
 from intermission.ports.ledger import Ledger

@@ -12,14 +12,14 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from intermission.composition.documents import last_event
+from intermission.composition.event_log import last_event
 from intermission.composition.fleet import Fleet
 from intermission.model import Event
+from intermission.operations.documents import EventDocument, EventPage
 from intermission.web.api.event_broadcaster import SEND_S, Hub, Watcher, frame
 from intermission.web.api.event_log_reader import PAGE
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.api.paging import NUMBER_MAX, Limit
-from intermission.web.api.schemas import EventPage, EventShape
 from intermission.web.problems import Problem, documented
 
 SCAN_MAX = 20 * PAGE
@@ -95,7 +95,9 @@ def events_router(fleet: Fleet, hub: Hub) -> APIRouter:
 
 def _page(events: Sequence[Event], after: int, *, more: bool) -> EventPage:
     following = max([after, *(event.seq for event in events)])
-    return EventPage(events=[EventShape.of(event) for event in events], next=following, more=more)
+    return EventPage(
+        events=[EventDocument.of(event) for event in events], next=following, more=more
+    )
 
 
 class EventStream(Response):

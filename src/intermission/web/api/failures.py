@@ -7,17 +7,17 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from intermission.composition.documents import timestamp
+from intermission.composition.event_log import timestamp
 from intermission.composition.fleet import Fleet
+from intermission.operations.documents import When
 from intermission.operations.failures import FailureGroup, failure_groups, put_back_all
-from intermission.web.api.schemas import When
 from intermission.web.problems import documented
 
 JOBS_SHOWN = 100
 """Of a group that has more, the newest are named."""
 
 
-class FailureShape(BaseModel):
+class FailureDocument(BaseModel):
     """Tasks of one step that failed with the same kind of error; `message` is the latest."""
 
     pipeline: str
@@ -29,7 +29,7 @@ class FailureShape(BaseModel):
     jobs: list[str] = Field(description=f"The newest, {JOBS_SHOWN} at most.")
 
     @classmethod
-    def of(cls, group: FailureGroup) -> FailureShape:
+    def of(cls, group: FailureGroup) -> FailureDocument:
         return cls(
             pipeline=group.pipeline,
             step=group.step,
@@ -44,7 +44,7 @@ class FailureShape(BaseModel):
 class FailureList(BaseModel):
     """The most frequent first."""
 
-    failures: list[FailureShape]
+    failures: list[FailureDocument]
 
 
 class Which(BaseModel):
@@ -74,7 +74,7 @@ def failures_router(fleet: Fleet) -> APIRouter:
     ) -> FailureList:
         """List what failed for good in all jobs, grouped by pipeline, step and error."""
         groups = failure_groups(fleet.ledger, pipeline=pipeline, step=step, error=error)
-        return FailureList(failures=[FailureShape.of(group) for group in groups])
+        return FailureList(failures=[FailureDocument.of(group) for group in groups])
 
     @router.post("/failures/retry", operation_id="retryFailures", responses=documented(400, 413))
     def retry(body: Which | None = None) -> PutBack:

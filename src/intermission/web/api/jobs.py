@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import as_location, is_url, uri_of
 from intermission.model import JobRow, JobState, canonical
+from intermission.operations.documents import JobDocument, JobPage, Retried
 from intermission.ports.ledger import Ledger
 from intermission.web.api.idempotency import Repeats
 from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
-from intermission.web.api.schemas import JobPage, JobShape, Retried
 from intermission.web.api.submission_policy import Admission
 from intermission.web.problems import Problem, documented
 
@@ -82,14 +82,14 @@ def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRout
         "/jobs",
         operation_id="submitJob",
         status_code=202,
-        responses={200: {"model": JobShape, "description": "The job was known"}}
+        responses={200: {"model": JobDocument, "description": "The job was known"}}
         | documented(400, 404, 409, 413),
     )
     def submit(
         body: Submission,
         response: Response,
         idempotency_key: Annotated[str | None, Header(pattern=r"^[!-~]{1,255}$")] = None,
-    ) -> JobShape:
+    ) -> JobDocument:
         """Submit a job. The same work joins the job that is there, and answers 200."""
         request = canonical(body.model_dump())
         known = repeats.job_of(idempotency_key, request) if idempotency_key else None
@@ -109,7 +109,7 @@ def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRout
                 known = job.key
         response.status_code = 202 if is_new else 200
         response.headers["Location"] = f"/api/v1/jobs/{known}"
-        return JobShape.of(job_row(fleet.ledger, known))
+        return JobDocument.of(job_row(fleet.ledger, known))
 
     @router.get("/jobs", operation_id="listJobs")
     def jobs(
@@ -132,12 +132,12 @@ def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRout
             limit=limit + 1,
         )
         shown, following = page(rows, lambda row: row.id, limit)
-        return JobPage(jobs=[JobShape.of(row) for row in shown], next=following)
+        return JobPage(jobs=[JobDocument.of(row) for row in shown], next=following)
 
     @router.get("/jobs/{key}", operation_id="getJob", responses=documented(404))
-    def job(key: JobKey) -> JobShape:
+    def job(key: JobKey) -> JobDocument:
         """Show a job, with its tasks counted by step and state."""
-        return JobShape.of(job_row(fleet.ledger, key))
+        return JobDocument.of(job_row(fleet.ledger, key))
 
     return router
 
@@ -146,7 +146,7 @@ def _changes(fleet: Fleet) -> APIRouter:
     router = APIRouter()
 
     @router.post("/jobs/{key}/cancel", operation_id="cancelJob", responses=documented(404, 409))
-    def cancel(key: JobKey) -> JobShape:
+    def cancel(key: JobKey) -> JobDocument:
         """Cancel a job: workers stop its running tasks, and what is done stays done."""
         job_row(fleet.ledger, key)
         fleet.ledger.cancel(key, reason="cancelled on request")
@@ -158,14 +158,14 @@ def _changes(fleet: Fleet) -> APIRouter:
                 f"job {key[:10]} is {row.state} and cannot be cancelled.",
                 remedy="Only a job that has not ended can.",
             )
-        return JobShape.of(row)
+        return JobDocument.of(row)
 
     @router.post("/jobs/{key}/retry", operation_id="retryJob", responses=documented(400, 404, 413))
     def retry(key: JobKey, body: Retry | None = None) -> Retried:
         """Give failed or cancelled tasks of a job a fresh set of attempts."""
         job_row(fleet.ledger, key)
         put_back = fleet.ledger.retry(key, None if body is None else body.tasks)
-        return Retried(put_back=put_back, job=JobShape.of(job_row(fleet.ledger, key)))
+        return Retried(put_back=put_back, job=JobDocument.of(job_row(fleet.ledger, key)))
 
     return router
 

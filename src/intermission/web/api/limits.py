@@ -38,7 +38,7 @@ class Bounds(BaseModel):
     )
 
 
-class LimitShape(BaseModel):
+class LimitDocument(BaseModel):
     """A limit. Where `paused`, nothing begins, whatever the bounds are."""
 
     name: str
@@ -50,7 +50,7 @@ class LimitShape(BaseModel):
 class LimitList(BaseModel):
     """Every limit, by name."""
 
-    limits: list[LimitShape]
+    limits: list[LimitDocument]
 
 
 def limits_router(fleet: Fleet) -> APIRouter:
@@ -63,17 +63,17 @@ def limits_router(fleet: Fleet) -> APIRouter:
             job_row(fleet.ledger, key)
         return next((one for one in fleet.ledger.limits() if one.name == name), Limit(name))
 
-    def kept(limit: Limit) -> LimitShape:
+    def kept(limit: Limit) -> LimitDocument:
         fleet.ledger.limit(limit)
-        return LimitShape(**asdict(limit))
+        return LimitDocument(**asdict(limit))
 
     @router.get("/limits", operation_id="listLimits")
     def limits() -> LimitList:
         """List the limits that are set, and what is paused."""
-        return LimitList(limits=[LimitShape(**asdict(one)) for one in fleet.ledger.limits()])
+        return LimitList(limits=[LimitDocument(**asdict(one)) for one in fleet.ledger.limits()])
 
     @router.put("/limits/{name}", operation_id="setLimit", responses=documented(400, 404, 413))
-    def set_limit(name: Name, body: Bounds) -> LimitShape:
+    def set_limit(name: Name, body: Bounds) -> LimitDocument:
         """Bound how much runs under a name, over all workers. What is paused stays paused."""
         if body.running is None and body.per_minute is None:
             raise Problem(
@@ -91,12 +91,12 @@ def limits_router(fleet: Fleet) -> APIRouter:
         return Response(status_code=204)
 
     @router.post("/limits/{name}/pause", operation_id="pause", responses=documented(404))
-    def pause(name: Name) -> LimitShape:
+    def pause(name: Name) -> LimitDocument:
         """Begin no more tasks under a name; those that run go on."""
         return kept(replace(known(name), paused=True))
 
     @router.post("/limits/{name}/resume", operation_id="resume", responses=documented(404))
-    def resume(name: Name) -> LimitShape:
+    def resume(name: Name) -> LimitDocument:
         """Begin tasks under a name again. One that was not paused stays as it is."""
         return kept(replace(known(name), paused=False))
 

@@ -73,7 +73,7 @@ Name = Annotated[str, Path(max_length=1024, description="As the list of outputs 
 _IS_BYTES = {"content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}}}
 
 
-class OutputShape(BaseModel):
+class OutputDocument(BaseModel):
     """A file that a job made."""
 
     name: str
@@ -86,7 +86,7 @@ class OutputShape(BaseModel):
 class OutputList(BaseModel):
     """What a job has made so far, in the order of its tasks."""
 
-    outputs: list[OutputShape]
+    outputs: list[OutputDocument]
 
 
 Outputs = Mapping[str, tuple[str, FileRef]]
@@ -103,7 +103,7 @@ def outputs_router(fleet: Fleet) -> APIRouter:
         found = known.outputs(job_row(fleet.ledger, key))
         return OutputList(
             outputs=[
-                OutputShape(
+                OutputDocument(
                     name=name,
                     size_bytes=file.size_bytes,
                     sha256=file.sha256,

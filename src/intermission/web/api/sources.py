@@ -27,7 +27,7 @@ Sha256 = Annotated[
 ]
 
 
-class SourceShape(BaseModel):
+class SourceDocument(BaseModel):
     """An uploaded source. `id` is what a submission gives as its source."""
 
     id: str
@@ -43,7 +43,7 @@ def sources_router(uploads: Uploads, *, upload_max_bytes: int = UPLOAD_MAX_BYTES
         "/sources/{name}",
         operation_id="uploadSource",
         status_code=201,
-        responses={200: {"model": SourceShape, "description": "It was there, with these bytes"}}
+        responses={200: {"model": SourceDocument, "description": "It was there, with these bytes"}}
         | documented(400, 409, 413),
         openapi_extra={
             "requestBody": {
@@ -56,7 +56,7 @@ def sources_router(uploads: Uploads, *, upload_max_bytes: int = UPLOAD_MAX_BYTES
     )
     async def upload(
         name: Name, request: Request, response: Response, x_content_sha256: Sha256 = None
-    ) -> SourceShape:
+    ) -> SourceDocument:
         """Give the server a file. A name is given once: other bytes need another name."""
         checked_name(name)
         _refuse_declared(request, upload_max_bytes)
@@ -74,7 +74,7 @@ def sources_router(uploads: Uploads, *, upload_max_bytes: int = UPLOAD_MAX_BYTES
         finally:
             spooled.unlink(missing_ok=True)
         response.status_code = 201 if is_new else 200
-        return SourceShape(
+        return SourceDocument(
             id=f"{UPLOAD_PREFIX}{name}", name=name, size_bytes=size_bytes, sha256=digest
         )
 

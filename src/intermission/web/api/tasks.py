@@ -9,10 +9,10 @@ from fastapi import APIRouter, Path, Query
 
 from intermission.composition.fleet import Fleet
 from intermission.model import TaskState
+from intermission.operations.documents import GroupDocument, GroupList, TaskDocument, TaskPage
 from intermission.operations.rendition_progress import group_fields, groups_of
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
-from intermission.web.api.schemas import GroupList, GroupShape, TaskPage, TaskShape
 from intermission.web.problems import Problem, documented
 
 
@@ -36,15 +36,15 @@ def tasks_router(fleet: Fleet) -> APIRouter:
         shown, cursor = page(
             dropwhile(lambda row: row.id <= after, rows), lambda row: row.id, limit
         )
-        return TaskPage(tasks=[TaskShape.of(row) for row in shown], next=cursor)
+        return TaskPage(tasks=[TaskDocument.of(row) for row in shown], next=cursor)
 
     @router.get("/jobs/{key}/tasks/{id}", operation_id="getTask")
-    def task(key: JobKey, id: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> TaskShape:
+    def task(key: JobKey, id: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> TaskDocument:
         """Show one task by its number in the ledger."""
         job_row(fleet.ledger, key)
         for row in fleet.ledger.tasks(key):
             if row.id == id:
-                return TaskShape.of(row)
+                return TaskDocument.of(row)
         raise Problem(
             404,
             "No such task",
@@ -57,6 +57,6 @@ def tasks_router(fleet: Fleet) -> APIRouter:
         """Show how far a job is in each of its groups, such as the qualities of a film."""
         job = job_row(fleet.ledger, key).job
         found = groups_of(fleet.ledger, job)
-        return GroupList(groups=[GroupShape(**group_fields(group)) for group in found])
+        return GroupList(groups=[GroupDocument(**group_fields(group)) for group in found])
 
     return router

@@ -8,12 +8,12 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from intermission.composition.fleet import Fleet
+from intermission.operations.documents import When
 from intermission.operations.workers import State, seen_workers
 from intermission.ports.registry import Registry
-from intermission.web.api.schemas import When
 
 
-class WorkerShape(BaseModel):
+class WorkerDocument(BaseModel):
     """A worker. One that uses the ledger directly is known by its leases alone: no `id`."""
 
     id: str | None
@@ -28,7 +28,7 @@ class WorkerShape(BaseModel):
 
 
 class WorkerList(BaseModel):
-    workers: list[WorkerShape]
+    workers: list[WorkerDocument]
 
 
 def workers_router(fleet: Fleet, registry: Registry | None) -> APIRouter:
@@ -39,6 +39,6 @@ def workers_router(fleet: Fleet, registry: Registry | None) -> APIRouter:
         """List the registered workers, and every other worker that holds a lease."""
         rows = registry.workers() if registry is not None else []
         seen = seen_workers(rows, fleet.ledger.workers(), fleet.app.clock.now_ms())
-        return WorkerList(workers=[WorkerShape(**asdict(one)) for one in seen])
+        return WorkerList(workers=[WorkerDocument(**asdict(one)) for one in seen])
 
     return router

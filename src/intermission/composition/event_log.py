@@ -1,43 +1,19 @@
-"""Events as people and programs are shown them, and reading them from a ledger.
-
-What is printed by `--json`, sent by the API and published is made here.
-"""
+"""Reading the events of a ledger in order, and the times they have for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from intermission.model import Event
 from intermission.ports.ledger import Ledger
 
-EVENTS_VERSION = 1
-"""Of the shapes in docs/reference/events.md."""
 _PAGE = 10_000
 
 
 def timestamp(at_ms: int) -> str:
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def event_fields(event: Event) -> dict[str, Any]:
-    """A change in a ledger: of a task, of a job as a whole, or of a task's progress alone."""
-    kind = "task" if event.progress is None else "progress"
-    return {
-        "event": "job" if event.task_id is None else kind,
-        "seq": event.seq,
-        "at": timestamp(event.at_ms),
-        "job": event.job_key,
-        "task": event.task,
-        "was": event.was,
-        "now": event.now,
-        "fence": event.fence,
-        "worker": event.worker,
-        "message": event.message,
-        "progress": event.progress,
-    }
 
 
 def events_after(ledger: Ledger, seq: int) -> Iterator[Event]:

@@ -1,0 +1,275 @@
+"""The documents of docs/reference/events.md: what `--json` prints and the API answers, alike.
+
+Within version 1 fields are added, never removed or given another meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from intermission.composition.event_log import timestamp
+from intermission.composition.locations import location_of
+from intermission.model import Event, JobRow, JobState, TaskRow, TaskState
+from intermission.operations.rendition_progress import GroupState
+
+if TYPE_CHECKING:
+    from intermission.errors import IntermissionError
+    from intermission.operations.run import RunReport, SourceRun
+
+VERSION = 1
+
+When = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+"""UTC, as `2026-01-31T12:00:00.000Z`."""
+
+
+def steps_of(row: JobRow) -> dict[str, dict[TaskState, int]]:
+    """Tasks by step and state, in the order of the pipeline."""
+    return {spec.name: dict(row.counts.get(spec.name, {})) for spec in row.job.steps}
+
+
+class JobDocument(BaseModel):
+    """A job, and its tasks counted by step and state."""
+
+    job: str
+    pipeline: str
+    ref: str
+    source: str
+    params: dict[str, Any]
+    priority: int
+    state: JobState
+    reason: str | None
+    created: When
+    updated: When
+    steps: dict[str, dict[TaskState, int]]
+
+    @classmethod
+    def of(cls, row: JobRow, source: object = None) -> JobDocument:
+        """`source` is where it was found, if that is known better than by the job."""
+        job = row.job
+        return cls(
+            job=job.key,
+            pipeline=job.pipeline,
+            ref=_text(job.ref),
+            source=_text(str(location_of(job.source))) if source is None else str(source),
+            params=json.loads(job.params),
+            priority=job.priority,
+            state=row.state,
+            reason=row.reason,
+            created=timestamp(row.created_ms),
+            updated=timestamp(row.updated_ms),
+            steps=steps_of(row),
+        )
+
+
+class TaskDocument(BaseModel):
+    """A task as the ledger has it now. `id` is its number in the ledger."""
+
+    id: int
+    task: str
+    step: str
+    index: int
+    key: str
+    chunk: Any
+    state: TaskState
+    attempts: int
+    fence: int
+    worker: str | None
+    progress: float
+    reused: bool
+    error: str | None
+    message: str | None
+    started: When | None
+    ended: When | None
+    ready: When | None
+
+    @classmethod
+    def of(cls, row: TaskRow) -> TaskDocument:
+        return cls(
+            id=row.id,
+            task=row.name,
+            step=row.step,
+            index=row.index,
+            key=row.key,
+            chunk=None if row.chunk is None else json.loads(row.chunk),
+            state=row.state,
+            attempts=row.attempts,
+            fence=row.fence,
+            worker=row.worker,
+            progress=row.progress,
+            reused=row.adopted,
+            error=row.error,
+            message=row.message,
+            started=when(row.started_ms),
+            ended=when(row.ended_ms),
+            ready=when(row.ready_ms),
+        )
+
+
+class ErrorDocument(BaseModel):
+    """What went wrong, and what to do about it."""
+
+    kind: str
+    message: str
+    remedy: str
+
+    @classmethod
+    def of(cls, error: IntermissionError) -> ErrorDocument:
+        return cls(kind=type(error).__name__, message=error.message, remedy=error.remedy)
+
+
+class SourceRunDocument(BaseModel):
+    """One source's part in a run."""
+
+    source: str
+    job: str | None
+    state: str
+    total: int
+    reused: int
+    executed: int
+    steps: dict[str, dict[TaskState, int]]
+    outputs: list[str]
+    failures: list[TaskDocument]
+    warnings: list[str]
+    error: ErrorDocument | None
+
+    @classmethod
+    def of(cls, run: SourceRun) -> SourceRunDocument:
+        row = run.row
+        state = "pending" if row is None else str(row.state)
+        return cls(
+            source=str(run.path),
+            job=None if run.job is None else run.job.key,
+            state=state if run.error is None else "failed",
+            total=0 if row is None else row.total(),
+            reused=run.reused + run.stats.adopted.total(),
+            executed=run.stats.executed.total(),
+            steps={} if row is None else steps_of(row),
+            outputs=[str(path) for path in run.outputs],
+            failures=[TaskDocument.of(failed) for failed in run.failures],
+            warnings=list(run.stats.warnings),
+            error=None if run.error is None else ErrorDocument.of(run.error),
+        )
+
+
+class RunDocument(BaseModel):
+    """A whole run."""
+
+    event: Literal["summary"] = "summary"
+    exit_code: int
+    interrupted: str | None
+    total: int
+    reused: int
+    executed: int
+    sources: list[SourceRunDocument]
+
+    @classmethod
+    def of(cls, report: RunReport, exit_code: int) -> RunDocument:
+        sources = [SourceRunDocument.of(run) for run in report.sources]
+        return cls(
+            exit_code=exit_code,
+            interrupted=report.interrupted,
+            total=sum(source.total for source in sources),
+            reused=sum(source.reused for source in sources),
+            executed=sum(source.executed for source in sources),
+            sources=sources,
+        )
+
+
+class GroupDocument(BaseModel):
+    """Tasks of a step that agree in a field, such as one quality of a film."""
+
+    step: str
+    by: str
+    name: str
+    state: GroupState
+    done: int
+    total: int
+    unit: str
+    reason: str | None
+
+
+class GroupEventDocument(GroupDocument):
+    """A group that is not what it was, in the stream of events."""
+
+    event: Literal["group"] = "group"
+    job: str
+
+
+class GroupList(BaseModel):
+    """How far a job is in each of its groups; empty for pipelines that have none."""
+
+    groups: list[GroupDocument]
+
+
+class EventDocument(BaseModel):
+    """A change in the ledger: of a task, of a job as a whole, or of a task's progress alone."""
+
+    event: Literal["job", "task", "progress"]
+    seq: int
+    at: When
+    job: str
+    task: str | None
+    was: str | None
+    now: str
+    fence: int | None
+    worker: str | None
+    message: str | None
+    progress: float | None
+
+    @classmethod
+    def of(cls, event: Event) -> EventDocument:
+        kind = "task" if event.progress is None else "progress"
+        return cls(
+            event="job" if event.task_id is None else kind,
+            seq=event.seq,
+            at=timestamp(event.at_ms),
+            job=event.job_key,
+            task=event.task,
+            was=event.was,
+            now=event.now,
+            fence=event.fence,
+            worker=event.worker,
+            message=event.message,
+            progress=event.progress,
+        )
+
+
+class JobPage(BaseModel):
+    """Jobs, newest first. `next` is the cursor of the page after this one, or null."""
+
+    jobs: list[JobDocument]
+    next: str | None
+
+
+class TaskPage(BaseModel):
+    """Tasks in the order they were added. `next` is the cursor of the page after this one."""
+
+    tasks: list[TaskDocument]
+    next: str | None
+
+
+class EventPage(BaseModel):
+    """Events in order. Ask again with `after=next`; at once when there is `more` by now."""
+
+    events: list[EventDocument]
+    next: int
+    more: bool
+
+
+class Retried(BaseModel):
+    """How many tasks were put back, and the job as it is now."""
+
+    put_back: int
+    job: JobDocument
+
+
+def when(at_ms: int | None) -> str | None:
+    return None if at_ms is None else timestamp(at_ms)
+
+
+def _text(name: str) -> str:
+    """A path as text: bytes of it that are no UTF-8 cannot be sent."""
+    return name.encode(errors="replace").decode()
