@@ -21,7 +21,7 @@ from typing import Any
 import apsw
 from judging import require
 
-from intermission.engine.open_job import BATCH_MAX
+from intermission.engine.backlog import BATCH_MAX
 
 PROCESSES = 2
 """As many as Intermission has slots here."""

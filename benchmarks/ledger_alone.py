@@ -13,7 +13,7 @@ from engine import ref
 from judging import require
 
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.engine.open_job import BATCH_MAX
+from intermission.engine.backlog import BATCH_MAX
 from intermission.engine.planning import expand, make_job
 from intermission.model import Completion, JobState, Source
 from intermission.pipeline import load

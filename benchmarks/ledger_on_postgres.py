@@ -12,7 +12,7 @@ from queues import handwritten
 
 from intermission.backends.ledger.postgres import PostgresLedger
 from intermission.backends.ledger.postgres.connection import close_pools
-from intermission.engine.open_job import BATCH_MAX
+from intermission.engine.backlog import BATCH_MAX
 from intermission.model import Completion, JobState
 from intermission.testing.jobs import chunks, completion, fan_job, job, mapped, plan, submit
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from intermission.engine.open_job import BATCH_MAX
+from intermission.engine.backlog import BATCH_MAX
 from queues.starts import started
 
 WORKERS = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intermission.engine.open_job import BATCH_MAX
+from intermission.engine.backlog import BATCH_MAX
 from queues.handwritten import Client, client, prepare, work
 
 WORKERS = 1

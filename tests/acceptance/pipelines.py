@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from intermission import Chunk, Context, File, Groups, Pipeline, Source, TaskError, step
@@ -93,6 +94,24 @@ def uneven(ctx: Context, source: Source, piece: Piece) -> None:
 
 
 jammed = Pipeline("jammed", [pieces, uneven])
+
+
+@step(version=1)
+def dawdle(source: Source, piece: Piece) -> None:
+    """Short, but for a piece with an X; its process is slow to go on after it has answered."""
+    called(f"dawdle {piece.start}")
+    if "X" in source.path.read_text()[piece.start : piece.stop]:
+        send = Connection.send
+
+        def send_and_rest(connection: Connection, message: object) -> None:
+            send(connection, message)
+            time.sleep(0.5)
+
+        Connection.send = send_and_rest  # type: ignore[method-assign]
+        time.sleep(2)
+
+
+dawdling = Pipeline("dawdling", [pieces, dawdle])
 
 
 @step(version=1, attempts=2)

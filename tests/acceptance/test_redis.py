@@ -133,8 +133,8 @@ KNOBS = """
 import sys
 from intermission.backends.notifier.redis import RedisBell
 from intermission.cli import main
-from intermission.fleet import worker
-worker.POLL_S = float(sys.argv.pop(1))
+from intermission.engine import shared_jobs
+shared_jobs.POLL_S = float(sys.argv.pop(1))
 RedisBell.__init__.__kwdefaults__["open_s"] = 0.2
 main()
 """

@@ -225,6 +225,15 @@ def test_short_tasks_do_not_wait_behind_one_that_turns_out_long(cli: Cli) -> Non
     assert set(cli.calls().values()) == {1}
 
 
+def test_what_waits_behind_a_long_task_is_begun_once_and_all_of_it(cli: Cli) -> None:
+    """Although the slot is slow to see that it was given other work meanwhile."""
+    source = cli.source(text=f"{'ab' * 30}X.{'ab' * 10}")
+    cli.run("dawdling", source, "--slots", "1")
+    calls = cli.calls()
+    assert len(calls) == 1 + 41
+    assert set(calls.values()) == {1}
+
+
 def test_some_sources_failed(cli: Cli) -> None:
     cli.source("good.txt", "ab")
     cli.source("bad.txt", "XX")

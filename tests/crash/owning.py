@@ -18,7 +18,6 @@ from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.store.local import LocalStore
 from intermission.engine import completion
-from intermission.engine.outcome import Failed
 from intermission.engine.planning import expand
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.engine.workspace import Workspace
@@ -26,6 +25,7 @@ from intermission.errors import IntermissionError
 from intermission.maintenance.rebuild import remember_job
 from intermission.model import Lease
 from intermission.ports.ledger import Ledger
+from intermission.ports.slot_protocol import Failed
 from intermission.ports.store import Stat, Store
 from intermission.telemetry import listen
 from intermission.testing.simulator.sample_pipeline import TALK, talk_job

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from intermission.engine.lease_renewer import TICK_S
+from intermission.engine.lease_renewer import TICK_S, LeaseRenewer
 from intermission.engine.open_job import OpenJob
-from intermission.engine.reaper import Reaper
-from intermission.engine.step_stats import StepStats
-from intermission.engine.worker import POLL_S
+from intermission.engine.shared_jobs import SharedJobs
+from intermission.engine.worker import POLL_S, Worker
 from intermission.engine.workspace import Workspace
-from intermission.fleet import FleetWorker
-from intermission.model import TaskState
+from intermission.model import Lease, TaskState
+from intermission.ports.slot_protocol import JobContext
 from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, step, submit
@@ -28,36 +26,66 @@ START_S = 2.0
 """Left for a slot to be started and to be handed the task."""
 
 
+class OneLongTask:
+    """An executor with one slot, whose task never ends."""
+
+    def __init__(self) -> None:
+        self.idle = 1
+
+    def start(self, context: JobContext, leases: list[Lease]) -> int:
+        self.idle = 0
+        return 1
+
+
+class Machine:
+    """A worker of a fleet, one turn of its loop at a time."""
+
+    def __init__(self, name: str, machines: Machines, clock: OwnClock) -> None:
+        self.name = name
+        source = SharedJobs(
+            machines.ledger, lambda _: machines.open(name), name, machines.settings, clock
+        )
+        self.renewer = LeaseRenewer(
+            name,
+            clock,
+            lease_ttl_s=source.lease_ttl_s,
+            renew_every_s=machines.settings.renew_every_s,
+        )
+        self._worker = Worker(source, self.renewer, cast(Any, OneLongTask()), clock, drain_s=0)
+
+    def turn(self) -> None:
+        self._worker._claim()
+        self._worker._dispatch()
+
+
 class Machines:
-    """Two machines of a fleet with clocks of their own, and the ledger between them."""
+    """Machines of a fleet with clocks of their own, and the ledger between them."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.clock = FakeClock()
         self.ledger = scratch_ledger(self.clock)
         self.job = submit(self.ledger, job(step("only")))
         self.settings = Settings(**settings)
-        place = Workspace(folder, _nothing, None, lambda: self.ledger)
-        self._open = partial(OpenJob, place, self.job, self.ledger, cast(Any, None), StepStats())
+        self._place = Workspace(folder, _nothing, None, lambda: self.ledger)
+        self._names = (f"machine-{no}" for no in count())
 
-    def worker(self, offset_s: float) -> FleetWorker:
-        return FleetWorker(
-            cast(Reaper, None),  # which is asked for nothing before a slot is needed
-            self.settings,
-            self.ledger,
-            lambda _: self._open(),
-            clock=OwnClock(self.clock, offset_s),
-        )
+    def open(self, worker: str) -> OpenJob:
+        nothing = cast(Any, None)
+        return OpenJob(self._place, self.job, self.ledger, nothing, worker, self.settings)
 
-    def holds(self, worker: FleetWorker) -> bool:
+    def worker(self, offset_s: float) -> Machine:
+        return Machine(next(self._names), self, OwnClock(self.clock, offset_s))
+
+    def holds(self, worker: Machine) -> bool:
         (row,) = self.ledger.tasks(self.job.key)
         return row.worker == worker.name and row.state in (TaskState.LEASED, TaskState.RUNNING)
 
-    def work(self, worker: FleetWorker, seconds: float) -> None:
-        """Let a worker live for so long: its loop, and beside it the keeper of its leases."""
+    def work(self, worker: Machine, seconds: float) -> None:
+        """Let a worker live for so long: its loop, and beside it the renewer of its leases."""
         for n in range(round(seconds / POLL_S)):
-            worker._take_on(iter(()))
+            worker.turn()
             if n % round(TICK_S / POLL_S) == 0:
-                worker._renewer.tick()
+                worker.renewer.tick()
             self.clock.advance(POLL_S)
 
 
@@ -96,5 +124,5 @@ def test_who_lives_keeps_what_it_holds(tmp_path: Path, seconds: float) -> None:
     machines.work(first, 1.0)
     for _ in range(round(seconds)):
         machines.work(first, TICK_S)
-        second._take_on(iter(()))
+        second.turn()
         assert machines.holds(first)

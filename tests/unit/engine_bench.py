@@ -7,7 +7,6 @@ from pathlib import Path
 
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine import completion
-from intermission.engine.outcome import Failed
 from intermission.engine.planning import expand
 from intermission.engine.receipt import receipt_key
 from intermission.engine.run_task import Hooks, Work, run_task
@@ -15,6 +14,7 @@ from intermission.errors import IntermissionError
 from intermission.maintenance.rebuild import remember_job
 from intermission.model import Completion, Job, Lease, Receipt, TaskRow, TaskState
 from intermission.pipeline import Pipeline
+from intermission.ports.slot_protocol import Failed
 from intermission.testing.clock import FakeClock
 from intermission.testing.scratch_ledger import scratch_ledger
 from intermission.testing.simulator.sample_pipeline import TALK, talk_job

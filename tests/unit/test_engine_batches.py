@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,12 +10,14 @@ import pytest
 from engine_bench import Bench
 
 from intermission import Chunk, Context, File, Pipeline, Source, step
-from intermission.engine.open_job import TOGETHER_MAX, OpenJob
+from intermission.engine.backlog import TOGETHER_MAX, Backlog
 from intermission.engine.planning import make_job
 from intermission.engine.run_task import Hooks, run_task
 from intermission.engine.step_stats import StepStats
 from intermission.errors import PipelineError
-from intermission.model import Lease
+from intermission.model import Lease, StepSpec
+from intermission.pipeline import Step
+from intermission.ports.work_source import Claimed
 
 
 class Cell(Chunk):
@@ -44,11 +45,19 @@ def bench_of(tmp_path: Path, **params: object) -> Bench:
     return made
 
 
-def assignment_of(bench: Bench, leases: list[Lease]) -> OpenJob:
-    workspace = cast("Any", SimpleNamespace(folder="w"))
-    return OpenJob(
-        workspace, bench.job, bench.ledger, bench.store, StepStats(), backlog=deque(leases)
-    )
+def backlog_of(bench: Bench, leases: list[Lease], stats: StepStats | None = None) -> Backlog:
+    job = cast("Any", SimpleNamespace(name="w", job=bench.job))
+    backlog = Backlog(stats or StepStats())
+    backlog.extend([Claimed(lease, job) for lease in leases])
+    return backlog
+
+
+def anywhere(_: StepSpec) -> bool:
+    return True
+
+
+def next_of(backlog: Backlog) -> list[Lease]:
+    return [one.lease for one in backlog.next_batch(anywhere)]
 
 
 def cell_of(lease: Lease) -> tuple[int, int]:
@@ -57,33 +66,59 @@ def cell_of(lease: Lease) -> tuple[int, int]:
 
 
 def test_a_slot_is_given_what_belongs_together(tmp_path: Path) -> None:
-    opened = assignment_of(bench := bench_of(tmp_path), bench.take(10))
-    batches = [opened.next_batch(lambda _: True) for _ in range(3)]
+    backlog = backlog_of(bench := bench_of(tmp_path), bench.take(10))
+    batches = [next_of(backlog) for _ in range(3)]
     assert [[cell_of(lease) for lease in batch] for batch in batches] == [
         [(row, 0), (row, 1)] for row in range(3)
     ]
-    assert not opened.next_batch(lambda _: True)
+    assert not next_of(backlog)
 
 
 def test_enough_is_claimed_for_the_first_of_them_to_be_whole(tmp_path: Path) -> None:
-    assert assignment_of(bench_of(tmp_path), []).batch_size() == TOGETHER_MAX
+    bench = bench_of(tmp_path)
+    assert backlog_of(bench, bench.take(1)).room(2, anywhere) == 2 * TOGETHER_MAX - 1
 
 
 def test_no_more_are_together_than_were_surely_claimed(tmp_path: Path) -> None:
     many = TOGETHER_MAX + 4
     bench = bench_of(tmp_path, rows=1, columns=many)
-    opened = assignment_of(bench, bench.take(many))
-    assert len(opened.next_batch(lambda _: True)) == TOGETHER_MAX
-    assert len(opened.next_batch(lambda _: True)) == 4
+    backlog = backlog_of(bench, bench.take(many))
+    assert len(next_of(backlog)) == TOGETHER_MAX
+    assert len(next_of(backlog)) == 4
 
 
 def test_at_the_last_attempt_each_is_alone(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, rows=1)
     for _ in range(2):  # two attempts of both end with their worker
-        assert len(assignment_of(bench, bench.take(10)).next_batch(lambda _: True)) == 2
+        assert len(next_of(backlog_of(bench, bench.take(10)))) == 2
         bench.ledger.rescue(["w"])
-    opened = assignment_of(bench, bench.take(10))
-    assert [len(opened.next_batch(lambda _: True)) for _ in range(2)] == [1, 1]
+    backlog = backlog_of(bench, bench.take(10))
+    assert [len(next_of(backlog)) for _ in range(2)] == [1, 1]
+
+
+@step(version=1)
+def short(cell: Cell) -> int:
+    return cell.column
+
+
+@step(version=1, durable=False)
+def light(cell: Cell) -> int:
+    return cell.column
+
+
+@pytest.mark.parametrize(("mapped", "sizes"), [(short, [1, 1]), (light, [6, 0])])
+def test_only_what_is_not_durable_is_handed_over_in_batches(
+    tmp_path: Path, mapped: Step, sizes: list[int]
+) -> None:
+    """Nothing waits in a slot behind a task that may turn out long."""
+    table = Pipeline("table", [cells, mapped])
+    bench = Bench(tmp_path, table, make_job(table, "x:y", Source("test:x", "f"), {}))
+    bench.submit()
+    bench.finish(bench.take()[0])
+    stats = StepStats()
+    stats.finished(f"table/{mapped.name}", [0.001])
+    backlog = backlog_of(bench, bench.take(10), stats)
+    assert [len(next_of(backlog)) for _ in sizes] == sizes
 
 
 def test_a_step_is_told_what_belongs_together(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from engine_bench import Bench
 
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.engine import completion
-from intermission.engine.outcome import Failed
 from intermission.engine.receipt import adopt
 from intermission.model import Completion, JobState, Lease, Output, TaskState
+from intermission.ports.slot_protocol import Failed
 from intermission.telemetry import listen
 from intermission.testing.faults import Crashed
 from intermission.testing.simulator.sample_pipeline import GAP

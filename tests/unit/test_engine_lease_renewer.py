@@ -1,17 +1,18 @@
-"""The lease keeper: renews in time, notices what is lost, and gives up before the ledger does."""
+"""The lease renewer: renews in time, notices what is lost, and gives up before the ledger does."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.engine.lease_renewer import MARGIN, TICK_S, HeldLease, LeaseRenewer
-from intermission.engine.workspace import Workspace
+from intermission.engine.lease_renewer import MARGIN, TICK_S, UNUSED_MAX, LeaseRenewer
 from intermission.errors import LedgerError
 from intermission.model import Completion, Heartbeat, Lease, Renewal, TaskState
 from intermission.ports.clock import Clock
@@ -43,9 +44,9 @@ class Ledger(SqliteLedger):
 
 
 class Hand:
-    """A worker's side of the keeper."""
+    """A worker's side of the renewer."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.clock = FakeClock()
         self.ledger = scratch_ledger(self.clock, Ledger)
         self.job = submit(self.ledger, job(step("one"), step("two"), step("three")))
@@ -56,10 +57,15 @@ class Hand:
             self.clock,
             lease_ttl_s=TTL_S,
             renew_every_s=RENEW_S,
-            on_lost=lambda _, held: self.lost.append(held.task_id),
-            on_cancelled=lambda _, held: self.cancelled.append(held.task_id),
         )
-        self.lease_renewer.open("job", Workspace(folder, _none, None, self._open))
+        self.lease_renewer.report_to(
+            lambda _, held: self.lost.append(held.task_id),
+            lambda _, held: self.cancelled.append(held.task_id),
+        )
+
+    def claimed(self, name: str = "job", opener: Callable[[], object] | None = None) -> Any:
+        """A job as its work source hands it out."""
+        return SimpleNamespace(name=name, open_renewals=opener or self._open)
 
     def _open(self) -> Ledger:
         self.ledger.opened += 1
@@ -68,24 +74,23 @@ class Hand:
     def take(self, count: int = 1) -> list[Lease]:
         now_s = self.clock.monotonic_s()
         leases = self.ledger.claim("w", count, lease_ttl_s=TTL_S)
-        held = [HeldLease(one.task_id, one.fence, now_s + TTL_S, now_s) for one in leases]
-        self.lease_renewer.hold("job", held)
+        self.lease_renewer.hold(self.claimed(), leases, now_s)
         return leases
 
     def passes(self, seconds: float) -> None:
-        """Let time pass the way it does for a keeper that is never late."""
+        """Let time pass the way it does for a renewer that is never late."""
         for _ in range(round(seconds / TICK_S)):
             self.clock.advance(TICK_S)
             self.lease_renewer.tick()
 
 
-def _none() -> Any:
-    raise AssertionError("a keeper needs no store")
-
-
 @pytest.fixture
-def hand(tmp_path: Path) -> Hand:
-    return Hand(tmp_path)
+def hand() -> Hand:
+    return Hand()
+
+
+def lease(task_id: int) -> Lease:
+    return Lease(task_id, 1, 1, "job", "one", 0, f"key-{task_id}")
 
 
 def test_a_lease_is_renewed_in_time_for_as_long_as_it_is_held(hand: Hand) -> None:
@@ -158,13 +163,15 @@ def test_a_ledger_out_of_reach_costs_the_lease_before_it_ends(hand: Hand) -> Non
 def test_a_ledger_that_takes_its_time_for_every_job_costs_them_all_in_time(hand: Hand) -> None:
     """Many jobs are open, and each asks a ledger that gives no answer for a while."""
     names = [f"job{n}" for n in range(12)]
-    for name in names:
-        hand.lease_renewer.open(name, Workspace(Path(), _none, None, hand._open))
     began_s = hand.clock.monotonic_s()
     for n, name in enumerate(names):
-        hand.lease_renewer.hold(name, [HeldLease(n, 1, began_s + TTL_S, began_s)])
+        hand.lease_renewer.hold(hand.claimed(name), [lease(n)], began_s)
     lost_s: list[float] = []
-    hand.lease_renewer._on_lost = lambda *_: lost_s.append(hand.clock.monotonic_s() - began_s)
+
+    def on_lost(*_: object) -> None:
+        lost_s.append(hand.clock.monotonic_s() - began_s)
+
+    hand.lease_renewer.report_to(on_lost, on_lost)
 
     def in_vain(*_: Any, **__: Any) -> Renewal:
         hand.clock.advance(5.0)
@@ -209,19 +216,29 @@ def test_a_task_that_ends_during_its_renewal_is_not_lost(hand: Hand) -> None:
     assert hand.lost == []
 
 
-def test_its_connection_is_opened_at_once_and_closed_with_the_workspace(hand: Hand) -> None:
+def test_its_connection_is_opened_at_once_and_kept_for_the_next_lease(hand: Hand) -> None:
+    (first,) = hand.take()
     assert hand.ledger.opened == 0
     hand.lease_renewer.tick()
     assert hand.ledger.opened == 1, "later there may be another ledger in its place"
-    hand.take()
-    hand.passes(RENEW_S * 2)
-    assert hand.ledger.opened == 1
-    hand.lease_renewer.close("job")
-    hand.lease_renewer.tick()
-    assert hand.ledger.closed == 1
+    hand.lease_renewer.let_go("job", [first.task_id])
     hand.ledger.heartbeats.clear()
     hand.passes(RENEW_S * 2)
     assert hand.ledger.heartbeats == []
+    hand.take()
+    hand.passes(RENEW_S * 2)
+    assert (hand.ledger.opened, hand.ledger.closed) == (1, 0)
+
+
+def test_few_connections_that_nobody_needs_stay_open(hand: Hand) -> None:
+    for n in range(50):
+        opener = partial(hand._open)  # unequal to every other
+        hand.lease_renewer.hold(hand.claimed(f"job {n}", opener), [lease(n)], 0.0)
+        hand.lease_renewer.tick()
+        hand.lease_renewer.let_go(f"job {n}", [n])
+    hand.lease_renewer.tick()
+    assert hand.ledger.opened == 50
+    assert hand.ledger.closed == 50 - UNUSED_MAX
 
 
 @pytest.fixture
@@ -242,12 +259,13 @@ def test_the_thread_ticks_until_it_is_stopped(
     ticked = threading.Event()
     monkeypatch.setattr("intermission.engine.lease_renewer.TICK_S", 0.001)
     monkeypatch.setattr(hand.lease_renewer, "_give_up", ticked.set)
+    hand.take()
     hand.lease_renewer.start()
     threads.append(hand.lease_renewer)
     eventually(ticked)
     hand.lease_renewer.check()
     threads.pop().stop()
-    assert hand.ledger.closed == 1
+    assert hand.ledger.closed == hand.ledger.opened == 1
 
 
 def test_what_ends_the_thread_is_raised_in_the_worker(
@@ -264,16 +282,8 @@ def test_what_ends_the_thread_is_raised_in_the_worker(
         hand.lease_renewer.check()
 
 
-def test_jobs_of_one_ledger_share_a_connection(hand: Hand, tmp_path: Path) -> None:
-    names = [f"job {n}" for n in range(100)]
-    for name in names:
-        hand.lease_renewer.open(name, Workspace(tmp_path / name, _none, None, hand._open))
+def test_jobs_of_one_ledger_share_a_connection(hand: Hand) -> None:
+    for n in range(100):
+        hand.lease_renewer.hold(hand.claimed(f"job {n}"), [lease(n)], hand.clock.monotonic_s())
     hand.lease_renewer.tick()
     assert hand.ledger.opened == 1
-    for name in names:
-        hand.lease_renewer.close(name)
-    hand.lease_renewer.tick()
-    assert hand.ledger.closed == 0, "one of its jobs is open"
-    hand.lease_renewer.close("job")
-    hand.lease_renewer.tick()
-    assert hand.ledger.closed == 1

@@ -11,14 +11,15 @@ import pytest
 from engine_bench import Bench
 
 from intermission import Chunk, Context, Pipeline, Source, step
+from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.open_job import OpenJob
 from intermission.engine.planning import make_job
-from intermission.engine.step_stats import StepStats
 from intermission.engine.workspace import Workspace
 from intermission.errors import PipelineError
 from intermission.maintenance.preview import Previews, _Watched
 from intermission.ports.store import Store
+from intermission.settings import Settings
 
 NAME = "list.txt"
 
@@ -74,9 +75,9 @@ def opened(bench: Bench, store: Store | None = None, outputs: Store | None = Non
         bench.scratch,
         lambda: store or bench.store,
         lambda: outputs or bench.outputs,
-        lambda: bench.ledger,
+        lambda: SqliteLedger(bench.ledger.path, clock=bench.clock),
     )
-    return OpenJob(workspace, bench.job, bench.ledger, bench.store, StepStats())
+    return OpenJob(workspace, bench.job, bench.ledger, bench.store, "w", Settings())
 
 
 def watching(bench: Bench, **stores: Store) -> _Watched:

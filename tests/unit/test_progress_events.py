@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from intermission.backends import progress_pubsub
+from intermission.backends.progress_events import LOOK_EVERY_S, ProgressEvents
 from intermission.backends.progress_pubsub import CHANNEL, RedisProgress
 from intermission.errors import LedgerError
-from intermission.fleet.progress_events import LOOK_EVERY_S, ProgressEvents
 from intermission.model import Event, Failure, Job
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, submit

@@ -40,7 +40,6 @@ def worker(
     """
     from intermission.cli.command import say
     from intermission.cli.formatting import count
-    from intermission.fleet import FleetWorker
     from intermission.operations.worker import work
 
     settings = open_app(
@@ -58,9 +57,9 @@ def worker(
         slot_cpu_s=slot_cpu_s,
     ).settings
 
-    def ready(one: FleetWorker) -> None:
+    def ready(name: str) -> None:
         offers = f", offering {', '.join(settings.can)}" if settings.can else ""
-        say(f"worker {one.name} is at work with {count(settings.slots, 'slot')}{offers}")
+        say(f"worker {name} is at work with {count(settings.slots, 'slot')}{offers}")
 
     reason = work(settings, on_ready=ready)
     say(f"stopped: {reason}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from intermission.backends.executor.reaper import Reaper
 from intermission.backends.ledger.object_ledger import Ownership
 from intermission.composition.discovery import find_workspaces
 from intermission.composition.ledgers import shared_ledger
@@ -26,7 +27,6 @@ from intermission.composition.locations import (
 )
 from intermission.engine import slot
 from intermission.engine.planning import expand, make_job
-from intermission.engine.reaper import Reaper
 from intermission.engine.receipt import quarantine, receipt_key
 from intermission.engine.workspace import Workspace, alive, dead, living, worker_name
 from intermission.errors import (

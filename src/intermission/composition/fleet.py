@@ -12,7 +12,6 @@ from intermission.composition.app import App
 from intermission.composition.ledgers import shared_ledger
 from intermission.composition.locations import Location, as_location
 from intermission.engine.open_job import OpenJob
-from intermission.engine.step_stats import StepStats
 from intermission.engine.workspace import Workspace
 from intermission.errors import UsageError
 from intermission.maintenance.superseded_outputs import bring_back
@@ -104,7 +103,7 @@ class Fleet:
                 atexit.register(notifier.close)  # which sends the last ring
         return self._opened_notifiers
 
-    def open_job(self, ledger: Ledger, key: str) -> OpenJob:
+    def open_job(self, ledger: Ledger, key: str, worker: str) -> OpenJob:
         """What a worker needs to run the tasks of a job."""
         (row,) = ledger.jobs(key)
         job, workspace = row.job, self.workspace(row.job)
@@ -114,4 +113,4 @@ class Fleet:
             job = job_from_here(job, self.settings.server)
         store = workspace.open_store()
         bring_back(ledger, store, job)
-        return OpenJob(workspace, job, ledger, store, StepStats())
+        return OpenJob(workspace, job, ledger, store, worker, self.settings)

@@ -13,7 +13,6 @@ from itertools import groupby
 from pathlib import Path
 
 from intermission.engine.graph import EVERY, dependants
-from intermission.engine.outcome import Failed
 from intermission.engine.planning import Plans, chunks, expand, plan_steps
 from intermission.engine.receipt import FetchedFiles, quarantine, receipt_key, withdraw
 from intermission.engine.run_task import result_text
@@ -29,6 +28,7 @@ from intermission.model import (
     TaskRow,
 )
 from intermission.ports.ledger import Ledger
+from intermission.ports.slot_protocol import Failed
 from intermission.ports.store import Store
 from intermission.telemetry import reached
 

@@ -1,7 +1,7 @@
-"""The lease keeper: a thread beside the work that renews leases and notices lost ones.
+"""The lease renewer: a thread beside the work that renews leases and notices lost ones.
 
-It has its own connection to every ledger, so that nothing the worker waits for can stop a
-renewal. A lease it cannot renew in time is given up by killing the slot that works on it,
+It has its own connection to whoever gave the leases, so that nothing the worker waits for can
+stop a renewal. A lease it cannot renew in time is given up by killing the slot that works on it,
 before the ledger may give the task to somebody else.
 """
 
@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
-from intermission.model import Heartbeat
+from intermission.model import Heartbeat, Lease
 from intermission.ports.clock import Clock
-from intermission.ports.ledger import Ledger
+from intermission.ports.work_source import ClaimedJob, Renewals
 from intermission.telemetry import reached
 
 TICK_S = 1.0
 MARGIN = 0.2
 """The last part of a lease's life in which work that could not be renewed is killed."""
+UNUSED_MAX = 4
+"""Connections kept open although no lease is held over them now."""
 
 
 @dataclass(slots=True)
@@ -36,6 +37,13 @@ class HeldLease:
     beat_progress: float = -1.0
 
 
+Told = Callable[[str, HeldLease], None]
+
+
+def _nobody_listens(name: str, held: HeldLease) -> None:
+    """A lease is dropped all the same."""
+
+
 class LeaseRenewer:
     """Renews what it is told to hold, until it is told to let go."""
 
@@ -46,23 +54,26 @@ class LeaseRenewer:
         *,
         lease_ttl_s: float,
         renew_every_s: float,
-        on_lost: Callable[[str, HeldLease], None],
-        on_cancelled: Callable[[str, HeldLease], None],
     ) -> None:
         self._worker = worker
         self._clock = clock
         self._lease_ttl_s = lease_ttl_s
         self._renew_every_s = renew_every_s
-        self._on_lost = on_lost
-        self._on_cancelled = on_cancelled
+        self._on_lost = self._on_cancelled = _nobody_listens
         self._lock = threading.Lock()
         self._held: dict[str, dict[int, HeldLease]] = {}
-        self._workspaces: dict[str, Workspace] = {}
-        self._ledgers: dict[Callable[[], Ledger], Ledger] = {}
-        """By how they are opened: the jobs of a fleet share one, and so one connection."""
+        """By the name of the job, by task."""
+        self._openers: dict[str, Callable[[], Renewals]] = {}
+        """By the name of the job, where its leases are renewed."""
+        self._renewals: dict[Callable[[], Renewals], Renewals] = {}
+        """By how they are opened, last used last: the jobs of a fleet share one."""
         self._error: BaseException | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="lease-renewer", daemon=True)
+
+    def report_to(self, on_lost: Told, on_cancelled: Told) -> None:
+        """Whom to tell, at once and in this object's thread, with the job's name and the lease."""
+        self._on_lost, self._on_cancelled = on_lost, on_cancelled
 
     def start(self) -> None:
         self._thread.start()
@@ -71,32 +82,40 @@ class LeaseRenewer:
         self._stop.set()
         self._thread.join()
 
-    def open(self, name: str, workspace: Workspace) -> None:
+    def hold(self, job: ClaimedJob, leases: Iterable[Lease], asked_at_s: float) -> None:
+        """Renew these leases of a job; `asked_at_s` is when they were asked for."""
+        deadline_s = asked_at_s + self._lease_ttl_s
         with self._lock:
-            self._workspaces[name] = workspace
-            self._held[name] = {}
+            self._openers[job.name] = job.open_renewals
+            self._held.setdefault(job.name, {}).update(
+                (one.task_id, HeldLease(one.task_id, one.fence, deadline_s, asked_at_s))
+                for one in leases
+            )
 
-    def close(self, name: str) -> None:
+    def jobs(self) -> set[str]:
+        """The names of the jobs that leases are held of."""
         with self._lock:
-            self._held.pop(name, None)
-            self._workspaces.pop(name, None)
-
-    def hold(self, name: str, leases: Iterable[HeldLease]) -> None:
-        with self._lock:
-            self._held[name].update((held.task_id, held) for held in leases)
+            return set(self._held)
 
     def progress(self, name: str, task_id: int, fraction: float) -> None:
         with self._lock:
-            if task_id in self._held[name]:
+            if task_id in self._held.get(name, {}):
                 self._held[name][task_id].progress = fraction
 
     def let_go(self, name: str, task_ids: Iterable[int]) -> None:
         with self._lock:
             for task_id in task_ids:
-                self._held[name].pop(task_id, None)
+                self._let_go(name, task_id)
+
+    def _let_go(self, name: str, task_id: int) -> None:
+        held = self._held.get(name, {})
+        held.pop(task_id, None)
+        if not held:
+            self._held.pop(name, None)
+            self._openers.pop(name, None)
 
     def check(self) -> None:
-        """Raise here what ended the keeper's thread, so that the worker does not go on alone."""
+        """Raise here what ended the renewer's thread, so that the worker does not go on alone."""
         if self._error is not None:
             raise self._error
 
@@ -107,8 +126,8 @@ class LeaseRenewer:
         except BaseException as e:
             self._error = e
         finally:
-            for ledger in self._ledgers.values():
-                ledger.close()
+            for renewals in self._renewals.values():
+                renewals.close()
 
     def tick(self) -> None:
         """Renew what is due and give up what could not be renewed; the thread's one round."""
@@ -136,7 +155,7 @@ class LeaseRenewer:
         heartbeats = [Heartbeat(one.task_id, one.fence, one.progress) for one in due]
         reached("before-renew")
         try:
-            answer = self._ledger(name).renew(
+            answer = self._opened(name).renew(
                 self._worker, heartbeats, lease_ttl_s=self._lease_ttl_s
             )
         except LedgerError:
@@ -151,28 +170,27 @@ class LeaseRenewer:
                 one.beat_at_s = asked_at_s
                 one.beat_progress = heartbeat.progress
 
-    def _ledger(self, name: str) -> Ledger:
+    def _opened(self, name: str) -> Renewals:
         with self._lock:
-            workspace = self._workspaces.get(name)
-        if workspace is None:
-            raise LedgerError("this workspace is closed.")
-        if workspace.open_ledger not in self._ledgers:
-            self._ledgers[workspace.open_ledger] = workspace.open_ledger()
-        return self._ledgers[workspace.open_ledger]
+            opener = self._openers.get(name)
+        if opener is None:
+            raise LedgerError("nothing of this job is held any more.")
+        renewals = self._renewals.pop(opener, None) or opener()
+        self._renewals[opener] = renewals
+        return renewals
 
     def _open_new(self) -> None:
         """At once, not at the first renewal: by then the file may be deleted or another one."""
-        with self._lock:
-            names = list(self._workspaces)
         with suppress(LedgerError):  # asked again when there is something to renew
-            for name in names:
-                self._ledger(name)
+            for name in self.jobs():
+                self._opened(name)
 
     def _close_unused(self) -> None:
         with self._lock:
-            used = {workspace.open_ledger for workspace in self._workspaces.values()}
-        for opener in self._ledgers.keys() - used:
-            self._ledgers.pop(opener).close()
+            used = set(self._openers.values())
+        unused = [opener for opener in self._renewals if opener not in used]
+        for opener in unused[:-UNUSED_MAX]:
+            self._renewals.pop(opener).close()
 
     def _give_up(self) -> None:
         limit = self._clock.monotonic_s() + self._lease_ttl_s * MARGIN
@@ -186,11 +204,11 @@ class LeaseRenewer:
         for name, one in late:
             self._drop(name, one, self._on_lost)
 
-    def _drop(self, name: str, one: HeldLease, tell: Callable[[str, HeldLease], None]) -> None:
+    def _drop(self, name: str, one: HeldLease, tell: Told) -> None:
         """A task that ended meanwhile is no longer held, and not lost either."""
         with self._lock:
             known = self._held.get(name, {}).get(one.task_id)
             if known is not one:
                 return
-            del self._held[name][one.task_id]
+            self._let_go(name, one.task_id)
         tell(name, one)

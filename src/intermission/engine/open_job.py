@@ -1,29 +1,21 @@
-"""An assignment: one job in one workspace, while a worker works on it."""
+"""A job that a worker has open: its ledger, its store, and how ends of its tasks are recorded."""
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
 
-from intermission.engine.messages import JobContext
+from intermission.engine import completion
 from intermission.engine.step_stats import StepStats
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
-from intermission.model import Job, JobState, Lease, StepSpec
+from intermission.model import Job, JobState, Lease, TaskState
 from intermission.ports.ledger import Ledger
+from intermission.ports.slot_protocol import Completed, CorruptInput, Deferral, Failed, JobContext
 from intermission.ports.store import Store
 from intermission.settings import Settings
-
-BATCH_S = 0.1
-"""Tasks that together take about this long travel to a slot in one message."""
-BATCH_MAX = 2048
-TOGETHER_MAX = 16
-"""As many tasks of one chunk, at most, run together in one slot."""
+from intermission.telemetry import reached
 
 
 @dataclass
@@ -34,9 +26,9 @@ class OpenJob:
     job: Job
     ledger: Ledger
     store: Store
-    stats: StepStats
-    backlog: deque[Lease] = field(default_factory=deque[Lease])
-    """Claimed, and not handed to a slot yet."""
+    worker: str
+    settings: Settings
+    stats: StepStats = field(default_factory=StepStats)
     idle_until_s: float = 0.0
     """Nothing was claimable; ask again then, or when one of its tasks ends."""
     resources: ExitStack = field(default_factory=ExitStack)
@@ -46,10 +38,21 @@ class OpenJob:
         """Sources with equal content have equal jobs, each in a workspace of its own."""
         return f"{self.workspace.folder}:{self.job.key}"
 
-    def batch_size(self) -> int:
-        """How many leases are worth claiming for one slot."""
-        fewest = TOGETHER_MAX if any(spec.batch_by for spec in self.job.steps) else 1
-        return max(fewest, _batch_size(self.stats.recent_s))
+    @property
+    def open_renewals(self) -> Callable[[], Ledger]:
+        return self.workspace.open_ledger
+
+    def context(self) -> JobContext:
+        return JobContext(
+            name=self.name,
+            job=self.job,
+            open_store=self.workspace.open_store,
+            open_outputs=self.workspace.open_outputs,
+            fetch_source=self.workspace.fetch_source,
+            folder=self.workspace.folder,
+            worker=self.worker,
+            settings=self.settings,
+        )
 
     def has_ended(self) -> bool:
         rows = self.ledger.jobs(self.job.key)
@@ -60,58 +63,44 @@ class OpenJob:
             )
         return rows[0].state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 
-    def orders(self, worker: str, settings: Settings) -> JobContext:
-        """What a slot has to know before it can run any of these tasks."""
-        return JobContext(
-            name=self.name,
-            job=self.job,
-            open_store=self.workspace.open_store,
-            open_outputs=self.workspace.open_outputs,
-            fetch_source=self.workspace.fetch_source,
-            folder=self.workspace.folder,
-            worker=worker,
-            settings=settings,
+    def complete(self, done: Sequence[tuple[Lease, Completed]]) -> list[bool]:
+        accepted = completion.complete(
+            self.ledger,
+            self.store,
+            self.job,
+            [(lease, ended.completion) for lease, ended in done],
+            self.workspace.folder / "scratch",
         )
+        self.idle_until_s = 0.0
+        kept = [ended for (_, ended), ok in zip(done, accepted, strict=True) if ok]
+        step = done[0][0].step
+        executed_s = [ended.took_s for ended in kept if not ended.completion.adopted]
+        self.stats.finished(step, executed_s, len(kept) - len(executed_s))
+        self.stats.warnings += [f"{step}: {text}" for ended in kept for text in ended.warnings]
+        return accepted
 
-    def ready(self, has_room: Callable[[StepSpec], bool]) -> Sequence[Lease]:
-        """What of the backlog a slot could be given now."""
-        full = {spec.name for spec in self.job.steps if not has_room(spec)}
-        if not full:
-            return self.backlog
-        return [lease for lease in self.backlog if lease.step not in full]
+    def fail(self, lease: Lease, failed: Failed) -> TaskState | None:
+        delays_s = self.settings.retry_delays_s
+        (state,) = self.ledger.fail([completion.failure(self.job, lease, failed, delays_s)])
+        if state is not None:  # else the lease was somebody else's by then
+            self.stats.failed(lease.step, failed.message)
+        self.idle_until_s = 0.0
+        return state
 
-    def next_batch(self, has_room: Callable[[StepSpec], bool]) -> list[Lease]:
-        """Leases that run well together: first tries of a step whose tasks are short.
+    def invalidate(self, lease: Lease, corrupt: CorruptInput) -> None:
+        self.lose(corrupt.input_key, corrupt.file_key, corrupt.message)
+        # Already blocked by that, unless somebody else had noticed before.
+        self.release([lease], reason=corrupt.message)
 
-        A task that was tried before, or has a time-out, runs alone, so that a crash or a
-        time-out is surely its own. Those that belong together part at the last attempt.
-        """
-        ready = self.ready(has_room)
-        if not ready:
-            return []
-        batch = [ready[0]]
-        spec = self.job.step(batch[0].step)
-        if spec.batch_by and batch[0].attempt < spec.attempts:
-            batch = _together(spec, ready)
-        elif batch[0].attempt == 1 and spec.attempts > 1 and spec.timeout_s is None:
-            for lease in islice(ready, 1, _batch_size(self.stats.mean_s(spec.name))):
-                if lease.step != spec.name or lease.attempt > 1:
-                    break
-                batch.append(lease)
-        taken = {lease.task_id for lease in batch}
-        self.backlog = deque(lease for lease in self.backlog if lease.task_id not in taken)
-        return batch
+    def lose(self, task_key: str, file_key: str, message: str) -> None:
+        """Send the task back to work whose file is missing or altered."""
+        completion.invalidate(self.ledger, self.store, self.job, {task_key: [file_key]}, message)
 
+    def defer(self, lease: Lease, deferral: Deferral) -> None:
+        _, _, token, timeout_s = deferral
+        self.ledger.defer(lease.task_id, lease.fence, token=token, timeout_s=timeout_s)
 
-def _together(spec: StepSpec, ready: Iterable[Lease]) -> list[Lease]:
-    """The first of these leases, and those whose chunks agree with its own."""
-    agreeing: dict[tuple[Any, ...], list[Lease]] = {}
-    for lease in ready:
-        if lease.step == spec.name and lease.attempt < spec.attempts:
-            chunk = json.loads(lease.chunk or "{}")
-            agreeing.setdefault(tuple(chunk[name] for name in spec.batch_by), []).append(lease)
-    return next(iter(agreeing.values()))[:TOGETHER_MAX]
-
-
-def _batch_size(mean_s: float | None) -> int:
-    return 1 if mean_s is None else max(1, min(BATCH_MAX, int(BATCH_S / max(mean_s, 1e-6))))
+    def release(self, leases: Sequence[Lease], *, reason: str) -> None:
+        reached("before-release")
+        self.ledger.release([(one.task_id, one.fence) for one in leases], reason=reason)
+        self.idle_until_s = 0.0

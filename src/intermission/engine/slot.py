@@ -19,19 +19,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from pathlib import Path
 
-from intermission.engine.messages import Batch, Cancel, JobContext, Said
-from intermission.engine.outcome import (
-    CorruptInput,
-    Deferral,
-    Failed,
-    Finished,
-    HostFault,
-    Outcome,
-    Progressed,
-)
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.errors import (
     CorruptArtifact,
@@ -43,6 +32,18 @@ from intermission.errors import (
 )
 from intermission.model import Lease
 from intermission.pipeline import Deferred, load
+from intermission.ports.slot_protocol import (
+    Batch,
+    Cancel,
+    Completed,
+    CorruptInput,
+    Deferral,
+    Failed,
+    HostFault,
+    JobContext,
+    Outcome,
+    Progress,
+)
 from intermission.settings import Settings, use
 
 FLUSH_EVERY_S = 0.1
@@ -67,7 +68,7 @@ def main(connection: Connection) -> None:
 class _Slot:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._orders: dict[str, JobContext] = {}
+        self._contexts: dict[str, JobContext] = {}
         self._works: dict[str, Work] = {}
         self._log = _TaskLog()
         self._lease: Lease | None = None
@@ -80,22 +81,18 @@ class _Slot:
 
     def run(self) -> None:
         sys.stdout = sys.stderr = self._log
-        tokens = -1
         while True:
             try:
-                tokens = recv_handle(self._connection) if tokens < 0 else tokens
                 message = self._connection.recv()
             except (EOFError, OSError):
                 return
             if isinstance(message, JobContext):
-                self._orders[message.name] = message
+                self._contexts[message.name] = message
             elif isinstance(message, Batch):
                 self._sent_at = time.monotonic()  # the first end may wait as long as any other
                 self._batch = message.leases
                 for lease in message.leases:
-                    if message.counted and not _takes(tokens):
-                        break  # it is somebody else's by now, and so is what follows
-                    self._unsent.append(self._run_one(self._orders[message.orders], lease))
+                    self._unsent.append(self._run_one(self._contexts[message.context], lease))
                     if time.monotonic() - self._sent_at > FLUSH_EVERY_S:
                         self._flush()
                 self._log.close_last()
@@ -103,17 +100,17 @@ class _Slot:
 
     def _flush(self) -> None:
         if self._unsent:
-            self._connection.send(Said(self._unsent))
+            self._connection.send(self._unsent)
             self._unsent = []
         self._sent_at = time.monotonic()
 
-    def _run_one(self, orders: JobContext, lease: Lease) -> Outcome:
+    def _run_one(self, context: JobContext, lease: Lease) -> Outcome:
         started = time.monotonic()
         try:
-            self._log.begin(orders, lease)
-            self._lease = lease
-            done = run_task(self._work(orders), lease, self._hooks, self._batch)
-            return Finished(done, time.monotonic() - started, self._log.warnings())
+            self._log.begin(context, lease)
+            self._lease, self._cancelled = lease, None
+            done = run_task(self._work(context), lease, self._hooks, self._batch)
+            return Completed(done, time.monotonic() - started, self._log.warnings())
         except Deferred as e:
             return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)
         except CorruptArtifact as e:
@@ -141,34 +138,34 @@ class _Slot:
         self._log.warnings()
         return Failed(lease.task_id, lease.fence, type(e).__name__, message, permanent, wait_s)
 
-    def _work(self, orders: JobContext) -> Work:
-        job = orders.job
-        if orders.name not in self._works:
-            use(orders.settings)
+    def _work(self, context: JobContext) -> Work:
+        job = context.job
+        if context.name not in self._works:
+            use(context.settings)
             pipeline = load(job.ref)
             if pipeline.specs != job.steps:
                 raise PipelineError(
                     f"{job.ref} is not the pipeline this job was planned with.",
                     remedy="Its code changed meanwhile: run the same command again.",
                 )
-            self._works[orders.name] = Work(
+            self._works[context.name] = Work(
                 job=job,
                 pipeline=pipeline,
-                store=orders.open_store(),
-                outputs=None if orders.open_outputs is None else orders.open_outputs(),
-                scratch=orders.folder / "scratch",
-                worker=orders.worker,
-                fetch_source=orders.fetch_source,
+                store=context.open_store(),
+                outputs=None if context.open_outputs is None else context.open_outputs(),
+                scratch=context.folder / "scratch",
+                worker=context.worker,
+                fetch_source=context.fetch_source,
             )
             gc.freeze()  # what the pipeline imported stays: nobody looks for garbage in it
-        _limit(orders.settings)
-        return self._works[orders.name]
+        _limit(context.settings)
+        return self._works[context.name]
 
     def _report(self, fraction: float) -> None:
         lease, now = self._lease, time.monotonic()
         if lease is not None and now - self._reported_at >= PROGRESS_EVERY_S:
             self._reported_at = now
-            self._connection.send([Progressed(lease.task_id, lease.fence, fraction)])
+            self._connection.send([Progress(lease.task_id, lease.fence, fraction)])
 
     def _is_cancelled(self) -> bool:
         running = None if self._lease is None else self._lease.task_id
@@ -177,13 +174,6 @@ class _Slot:
             if isinstance(message, Cancel):
                 self._cancelled = message.task_id
         return self._cancelled == running
-
-
-def _takes(tokens: int) -> bool:
-    try:
-        return bool(os.read(tokens, 1))
-    except BlockingIOError:
-        return False
 
 
 def _limit(settings: Settings) -> None:
@@ -228,17 +218,17 @@ class _TaskLog(io.TextIOBase):
         self._warned = _Warnings()
         self.logger.addHandler(self._warned)
 
-    def begin(self, orders: JobContext, lease: Lease) -> None:
-        self._attempt = orders, lease
-        if not orders.job.step(lease.step).durable:
+    def begin(self, context: JobContext, lease: Lease) -> None:
+        self._attempt = context, lease
+        if not context.job.step(lease.step).durable:
             self.close_last()
         else:
             self._open()
 
     def _open(self) -> None:
         if self._fd is None and self._attempt is not None:
-            orders, lease = self._attempt
-            path = f"{orders.folder}/{log_name(lease.step, lease.key, lease.attempt)}"
+            context, lease = self._attempt
+            path = f"{context.folder}/{log_name(lease.step, lease.key, lease.attempt)}"
             with suppress(OSError):
                 self._fd = self._reuse_last(path) or _append_to(path)
                 self._path = path

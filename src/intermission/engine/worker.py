@@ -1,101 +1,131 @@
 """The worker: claims tasks, hands them to slots, records how they end, and drains when asked.
 
-One loop in one thread: hand out what there is, wait until somebody speaks, record what was
-said, kill what must not go on. Leases are renewed by the keeper beside it. A worker may work
-on several jobs in several workspaces at once, oldest first.
+It is made of three parts: a work source, a lease renewer and an executor. One loop in one thread:
+claim, hand out what there is, wait until somebody speaks, record what was said, kill what must
+not go on. Leases are renewed beside it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import compress
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import Any
 
-from intermission.engine import completion
+from intermission.engine.backlog import Backlog, stats_name
 from intermission.engine.drain import Drain
 from intermission.engine.gc_tuning import rarely_collected
 from intermission.engine.lease_renewer import HeldLease, LeaseRenewer
-from intermission.engine.open_job import OpenJob
-from intermission.engine.outcome import (
+from intermission.engine.step_stats import StepStats
+from intermission.errors import (
+    CorruptArtifact,
+    EnvironmentFault,
+    IntermissionError,
+    LedgerError,
+    LedgerRefused,
+)
+from intermission.model import Lease, StepSpec
+from intermission.ports.clock import Clock
+from intermission.ports.executor import Executor, Said
+from intermission.ports.slot_protocol import (
+    Completed,
     CorruptInput,
     Deferral,
-    Ends,
     Failed,
     HostFault,
-    Progressed,
+    Progress,
+    Results,
     Trouble,
 )
-from intermission.engine.reaper import Reaper
-from intermission.engine.slots import Ended, Slot, Slots
-from intermission.engine.workspace import alive, bury, dead, worker_name
-from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError
-from intermission.model import JobState, Lease, StepSpec
-from intermission.ports.clock import Clock, SystemClock
-from intermission.settings import Settings
+from intermission.ports.work_source import Claimed, ClaimedJob, WorkSource
 from intermission.telemetry import reached
 
 POLL_S = 0.25
 CANCEL_GRACE_S = 5.0
-RECALL_S = 1.0
-"""How long tasks may wait behind one that was expected to be short."""
-OPEN_MAX = 32
-"""Assignments open at a time; each has two connections to its ledger and a lock."""
-_NO_MORE = object()
+AWAY_S = 5.0
+"""How long to leave a ledger alone that did not answer."""
+HOARD_S = 1.0
+"""How long a task may wait here for a slot while other workers may have one."""
+log = logging.getLogger(__name__)
+
+Wait = Callable[[Sequence[Any], float], Sequence[Any]]
+
+
+def _select(readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:
+    return select.select(readers, [], [], timeout_s)[0]
+
+
+@dataclass
+class _Run:
+    """A batch in a slot."""
+
+    job: ClaimedJob
+    batch: dict[int, Lease]
+    """What has not been answered for, by task; all of one step."""
+    started_s: float
+    """When the task that runs now began."""
+    deadline_s: float | None
+    verdict: str = ""
+    """Why the worker is about to kill it; its leases then go back instead of counting."""
+    killed: bool = False
+
+    @property
+    def spec(self) -> StepSpec:
+        return self.job.job.step(next(iter(self.batch.values())).step)
 
 
 class Worker:
-    """Runs assignments to their end. Create the reaper before anything else."""
+    """Works until its source has nothing left, or a drain ends. `wait` is `select`, or a fake."""
 
     def __init__(
         self,
-        reaper: Reaper,
-        settings: Settings,
+        source: WorkSource,
+        renewer: LeaseRenewer,
+        executor: Executor,
+        clock: Clock,
         *,
-        clock: Clock | None = None,
+        drain_s: float,
         on_tick: Callable[[], None] = lambda: None,
-        on_end: Callable[[OpenJob], None] = lambda _: None,
+        on_progress: Callable[[int, float], None] = lambda task_id, fraction: None,
+        wait: Wait = _select,
     ) -> None:
-        self.name = worker_name()
-        self._reaper = reaper
-        self._slots = Slots(reaper, settings.slots)
-        self._settings = settings
-        self._clock = clock or SystemClock()
+        self._source = source
+        self._renewer = renewer
+        self._executor = executor
+        self._clock = clock
         self._on_tick = on_tick
-        self._on_end = on_end
-        self._open: dict[str, OpenJob] = {}
+        self._on_progress = on_progress
+        self._select = wait
+        self._drain = Drain(clock, drain_s)
+        self._stats = StepStats()
+        self._backlog = Backlog(self._stats)
+        self._runs: dict[int, _Run] = {}
         self._fault: EnvironmentFault | None = None
-        self._drain = Drain(self._clock, settings.drain_s)
-        self._more = True
-        """Whether assignments may be left that were not taken on."""
-        self._later = False
-        """Whether none of them can be taken on at the moment."""
-        self._rescued_s = 0.0
+        self._unwritten: deque[Callable[[], None]] = deque()
+        """Changes that the ledger has not taken yet, oldest first. Their leases are kept."""
+        self._away_until_s = 0.0
+        self._idle_s = 0.0
+        """When a slot was last idle."""
         self._lost: deque[tuple[str, HeldLease]] = deque()
         self._cancelled: deque[tuple[str, HeldLease]] = deque()
-        self._renewer = LeaseRenewer(
-            self.name,
-            self._clock,
-            lease_ttl_s=settings.lease_ttl_s,
-            renew_every_s=settings.renew_every_s,
-            on_lost=self._lease_lost,
-            on_cancelled=lambda name, held: self._cancelled.append((name, held)),
-        )
+        renewer.report_to(self._lease_lost, self._job_cancelled)
 
-    def run(self, open_jobs: Iterator[OpenJob | None]) -> str | None:
-        """Work until every assignment has ended. The reason, if a drain came first.
-
-        None in place of an assignment means that there is none to take on at the moment.
+    def run(self) -> str | None:
+        """Work. The reason, if a drain came before the end.
 
         Raises `EnvironmentFault` when the machine cannot go on; progress is saved then too.
         """
         with self._drain.listening() as wake, rarely_collected():
             self._renewer.start()
             try:
-                while self._take_on(open_jobs) or self._slots.busy:
+                while self._goes_on():
+                    self._claim()
                     self._dispatch()
                     self._wait(wake)
                     self._enforce()
@@ -103,9 +133,8 @@ class Worker:
                 self._leave()
             finally:
                 self._renewer.stop()
-                self._reaper.close()
-                for opened in self._open.values():
-                    opened.resources.close()
+                self._executor.close()
+                self._source.close()
         if self._fault is not None:
             raise self._fault
         return self._drain.reason
@@ -122,243 +151,262 @@ class Worker:
         """Why this worker is draining, once it is."""
         return self._drain.reason
 
-    def _take_on(self, open_jobs: Iterator[OpenJob | None]) -> bool:
-        """Open assignments until the slots have enough to do; False when none is left."""
-        while self._more and self._drain.reason is None and not self._fed():
-            opened = next(open_jobs, _NO_MORE)
-            self._more = opened is not _NO_MORE
-            self._later = opened is None
-            if not isinstance(opened, OpenJob):
-                break
-            opened.resources.enter_context(alive(opened.workspace, self.name))
-            self._renewer.open(opened.name, opened.workspace)
-            self._open[opened.name] = opened
-            self._rescue(opened)
-        return self._drain.reason is None and (bool(self._open) or self._more)
+    @property
+    def busy(self) -> int:
+        """How many slots are at work; for any thread."""
+        return len(self._runs)
 
-    def _fed(self) -> bool:
-        if self._slots.idle <= 0:
+    def kill_work(self) -> None:
+        """For any thread: kill every task that runs, now; then drain. Their leases are lost."""
+        for run in list(self._runs):
+            self._executor.kill(run)
+        self._drain.ask("the workspace was lost", 0.0)
+
+    def _goes_on(self) -> bool:
+        if self._runs:
             return True
-        now_s = self._clock.monotonic_s()
-        some_ready = any(now_s >= one.idle_until_s for one in self._open.values())
-        return some_ready or len(self._open) >= OPEN_MAX
+        has_work = self._source.has_more or self._backlog or self._unwritten
+        return self._drain.reason is None and bool(has_work)
 
-    def _rescue(self, opened: OpenJob) -> None:
-        gone = dead(opened.workspace)
-        opened.ledger.rescue(gone)
-        bury(opened.workspace, gone)
-
-    def _dispatch(self) -> None:
-        """Give every idle slot a batch, claiming what is missing."""
-        if self._drain.reason is not None:
-            return
-        now_s = self._clock.monotonic_s()
-        if now_s - self._rescued_s > self._settings.renew_every_s:
-            self._rescued_s = now_s
-            for opened in self._open.values():
-                self._rescue(opened)
-        for opened in list(self._open.values()):
-            if self._slots.idle <= 0:
-                return
-            if now_s >= opened.idle_until_s:
-                self._claim(opened)
-            while self._slots.idle > 0 and (batch := opened.next_batch(self._has_room)):
-                slot = self._slots.take()
-                self._slots.send(slot, opened.orders(self.name, self._settings), batch, now_s)
-
-    def _claim(self, opened: OpenJob) -> None:
-        ready = len(opened.ready(self._has_room))
-        wanted = self._slots.idle * opened.batch_size() - ready
-        if wanted <= 0:
-            return
+    def _claim(self) -> None:
+        """Ask for what the idle slots could run."""
         asked_at_s = self._clock.monotonic_s()
-        leases = opened.ledger.claim(
-            self.name,
-            wanted,
-            lease_ttl_s=self._settings.lease_ttl_s,
-            can=self._settings.can,
-            jobs=[opened.job.key],
-        )
-        reached("after-claim")
-        deadline_s = asked_at_s + self._settings.lease_ttl_s
-        self._renewer.hold(
-            opened.name,
-            [HeldLease(lease.task_id, lease.fence, deadline_s, asked_at_s) for lease in leases],
-        )
-        opened.backlog.extend(leases)
-        if not leases and not ready:
-            self._nothing_claimed(opened)
+        if self._drain.reason is not None or asked_at_s < self._away_until_s:
+            return
+        if self._unwritten:
+            self._catch_up()
+            if self._unwritten:
+                return
+        idle = self._executor.idle
+        room = self._backlog.room(idle, self._has_room) if idle > 0 else 0
+        try:
+            claimed = self._source.claim(room, self._busy_jobs())
+        except LedgerError as e:  # what runs goes on as long as its leases do
+            self._not_answered(e)
+            return
+        if claimed:
+            reached("after-claim")
+        for _, some in groupby(claimed, lambda one: one.job.name):
+            group = list(some)
+            self._renewer.hold(group[0].job, [one.lease for one in group], asked_at_s)
+        self._backlog.extend(claimed)
+        self._share(asked_at_s, idle)
+
+    def _busy_jobs(self) -> set[str]:
+        running = {run.job.name for run in self._runs.values()}
+        return self._renewer.jobs() | running
+
+    def _share(self, now_s: float, idle: int) -> None:
+        """Give back what was claimed for short tasks, when long ones have taken all slots."""
+        if idle > 0:
+            self._idle_s = now_s
+        elif now_s - self._idle_s > HOARD_S:
+            self._give_up_backlog("no slot was free")
+
+    def _give_up_backlog(self, reason: str) -> None:
+        for _, some in groupby(self._backlog.take_all(), lambda one: one.job.name):
+            group = list(some)
+            self._give_back(group[0].job, [one.lease for one in group], reason)
 
     def _has_room(self, spec: StepSpec) -> bool:
         """A step's limit holds over every source: what it protects, they share."""
         return spec.concurrency is None or spec.concurrency > sum(
-            slot.busy and slot.first.step == spec.name for slot in self._slots
+            run.spec.name == spec.name for run in self._runs.values()
         )
 
-    def _nothing_claimed(self, opened: OpenJob) -> None:
-        """Everything is finished, held by somebody, waiting for its time, or blocked."""
-        busy = {slot.orders for slot in self._slots if slot.busy}
-        working = opened.backlog or opened.name in busy
-        if not working and opened.has_ended():
-            self._end(opened)
-        else:
-            opened.idle_until_s = self._clock.monotonic_s() + POLL_S
+    def _dispatch(self) -> None:
+        """Give every idle slot a batch."""
+        if self._drain.reason is not None:
+            return
+        now_s = self._clock.monotonic_s()
+        while self._executor.idle > 0 and (batch := self._backlog.next_batch(self._has_room)):
+            self._start(batch, now_s)
 
-    def _end(self, opened: OpenJob) -> None:
-        self._on_end(opened)
-        del self._open[opened.name]
-        self._renewer.close(opened.name)
-        opened.resources.close()
+    def _start(self, batch: Sequence[Claimed], now_s: float) -> None:
+        job = batch[0].job
+        leases = [one.lease for one in batch]
+        timeout_s = job.job.step(leases[0].step).timeout_s
+        deadline_s = None if timeout_s is None else now_s + timeout_s
+        number = self._executor.start(job.context(), leases)
+        self._runs[number] = _Run(job, {one.task_id: one for one in leases}, now_s, deadline_s)
 
     def _wait(self, wake: int) -> None:
         """Sleep until a slot speaks, a slot ends or a signal comes; record what was said."""
-        by_fd = {slot.connection.fileno(): slot for slot in self._slots}
-        through = not self._open and not self._slots.busy and not self._more
-        timeout_s = 0.0 if through or self._could_dispatch() else POLL_S
-        ready = self._listen([*by_fd, self._reaper, wake], timeout_s)
+        hints = self._source.wakes if self._executor.idle > 0 else ()
+        ready = self._select([self._executor, wake, *hints], self._patience_s())
         if wake in ready:
             os.read(wake, 512)
-        for fd, slot in by_fd.items():
-            if fd in ready:
-                self._record(slot)
-        if self._reaper in ready:
+        for hint in hints:
+            if hint in ready:
+                hint.hear()  # before asking: a hint that comes meanwhile is heard then
+                self._source.ask_soon()
+        if self._executor in ready:
             self._drop_lost()  # a slot that died of a lost lease has not crashed
-            for slot, how in self._slots.ended():
-                self._bury(slot, how)
+            for event in self._executor.events():
+                if isinstance(event, Said):
+                    self._record(event.run, event.results)
+                else:
+                    self._bury(event.run, event.how)
 
-    def _listen(self, readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:
-        return select.select(readers, [], [], timeout_s)[0]
+    def _patience_s(self) -> float:
+        if self._drain.reason is not None or self._executor.idle <= 0:
+            return POLL_S
+        if not self._goes_on() or self._backlog.ready(self._has_room):
+            return 0.0
+        ask_at_s = max(self._source.ask_at_s, self._away_until_s)
+        return min(POLL_S, max(0.0, ask_at_s - self._clock.monotonic_s()))
 
-    def _could_dispatch(self) -> bool:
-        if self._drain.reason is not None or self._slots.idle <= 0:
-            return False
-        if self._more and not self._later and not self._fed():
-            return True
-        now_s = self._clock.monotonic_s()
-        return any(
-            now_s >= one.idle_until_s or one.ready(self._has_room) for one in self._open.values()
-        )
-
-    def _record(self, slot: Slot) -> None:
-        """Write what a slot said into the ledger."""
-        opened = self._open.get(slot.orders)
-        said = self._slots.hear(slot)
-        if opened is None:
+    def _record(self, number: int, results: Results) -> None:
+        """Write into the ledger what a slot said."""
+        run = self._runs.get(number)
+        if run is None:
             return
-        now_s = self._clock.monotonic_s()
-        finished: list[Ended] = []
-        for one in said:
-            if isinstance(one, Progressed):
-                self._progressed(opened, one)
-            elif isinstance(one, Ends):
-                finished += slot.finished(one, now_s)
-            elif (lease := slot.answered([one.task_id], now_s)[0]) is not None:
-                self._record_trouble(opened, lease, one)
-        if finished:
-            self._record_finished(opened, finished)
+        done: list[tuple[Lease, Completed]] = []
+        for said in results:
+            if isinstance(said, Progress):
+                self._renewer.progress(run.job.name, said.task_id, said.fraction)
+                self._on_progress(said.task_id, said.fraction)
+            elif (lease := run.batch.pop(said.task_id, None)) is None:
+                continue
+            elif isinstance(said, Completed):
+                done.append((lease, said))
+            else:
+                self._write(partial(self._record_trouble, run.job, lease, said))
+        self._go_on_with(number, run)
+        if done:
+            self._write(partial(self._record_done, run.job, done))
 
-    def _progressed(self, opened: OpenJob, said: Progressed) -> None:
-        self._renewer.progress(opened.name, said.task_id, said.fraction)
+    def _go_on_with(self, number: int, run: _Run) -> None:
+        """A slot is at its next task, which has as long as the last; or the run is over."""
+        if not run.batch:
+            del self._runs[number]
+            return
+        run.started_s = self._clock.monotonic_s()
+        if run.deadline_s is not None and not run.verdict and run.spec.timeout_s is not None:
+            run.deadline_s = run.started_s + run.spec.timeout_s
 
-    def _record_finished(self, opened: OpenJob, finished: Sequence[Ended]) -> None:
-        """Write into the ledger that tasks of one step ended well."""
-        leases = [lease for lease, *_ in finished]
+    def _record_done(self, job: ClaimedJob, done: Sequence[tuple[Lease, Completed]]) -> None:
+        """Tasks of one step ended well."""
+        leases = [lease for lease, _ in done]
         try:
-            accepted = completion.complete(
-                opened.ledger,
-                opened.store,
-                opened.job,
-                [(lease, done) for lease, done, _, _ in finished],
-                opened.workspace.folder / "scratch",
-            )
+            job.complete(done)
         except CorruptArtifact as e:  # a plan's result: what has a receipt is adopted later
-            lost = {e.task_key: [e.key]}
-            completion.invalidate(opened.ledger, opened.store, opened.job, lost, str(e))
-            self._give_back(opened, leases, str(e))
-            return
-        opened.idle_until_s = 0.0
-        self._renewer.let_go(opened.name, [lease.task_id for lease in leases])
-        stats, step = opened.stats, leases[0].step
-        kept = finished if all(accepted) else list(compress(finished, accepted))
-        executed_s = [took_s for _, done, took_s, _ in kept if not done.adopted]
-        stats.finished(step, executed_s, len(kept) - len(executed_s), leases[0].chunk is not None)
-        stats.warnings += [f"{step}: {text}" for *_, warnings in kept for text in warnings]
+            first = leases[0]
+            lost = CorruptInput(first.task_id, first.fence, e.task_key, e.key, str(e))
+            job.invalidate(first, lost)
+            job.release(leases[1:], reason=str(e))
+        self._let_go(job, leases)
+        executed_s = [ended.took_s for _, ended in done if not ended.completion.adopted]
+        step = stats_name(Claimed(leases[0], job))
+        self._stats.finished(step, executed_s, mapped=leases[0].chunk is not None)
+        if self._source.is_shared and log.isEnabledFor(logging.INFO):
+            for lease, ended in done:
+                took = {"took_s": round(ended.took_s, 3), "adopted": ended.completion.adopted}
+                log.info("done", extra=_about(lease) | took)
+        self._source.finished(job, leases[0].step)
 
-    def _record_trouble(self, opened: OpenJob, lease: Lease, outcome: Trouble) -> None:
-        ledger, job, delays_s = opened.ledger, opened.job, self._settings.retry_delays_s
-        held = (lease.task_id, lease.fence)
-        match outcome:
+    def _record_trouble(self, job: ClaimedJob, lease: Lease, trouble: Trouble) -> None:
+        if self._source.is_shared and not isinstance(trouble, Deferral):
+            log.warning("%s", trouble.message, extra=_about(lease))
+        match trouble:
             case Failed():
-                (state,) = ledger.fail([completion.failure(job, lease, outcome, delays_s)])
-                if state is not None:  # else the lease was somebody else's by then
-                    opened.stats.failed(lease.step, outcome.message)
-            case Deferral(token=token, timeout_s=timeout_s):
-                ledger.defer(*held, token=token, timeout_s=timeout_s)
+                job.fail(lease, trouble)
+            case Deferral():
+                job.defer(lease, trouble)
             case CorruptInput():
-                lost = {outcome.input_key: [outcome.file_key]}
-                completion.invalidate(ledger, opened.store, job, lost, outcome.message)
-                # Already blocked by the spoil, unless somebody else had noticed before.
-                ledger.release([held], reason=outcome.message)
+                job.invalidate(lease, trouble)
             case HostFault():
-                ledger.release([held], reason=outcome.message)
+                job.release([lease], reason=trouble.message)
                 if self._fault is None:
-                    self._fault = EnvironmentFault(outcome.message, remedy=outcome.remedy)
-                    self._fault.exit_code = outcome.exit_code
-                    self.drain(outcome.message)
-        self._renewer.let_go(opened.name, [lease.task_id])
-        opened.idle_until_s = 0.0
+                    self._fault = EnvironmentFault(trouble.message, remedy=trouble.remedy)
+                    self._fault.exit_code = trouble.exit_code
+                    self.drain(trouble.message)
+        self._let_go(job, [lease])
+        self._source.ask_soon()
 
-    def _bury(self, slot: Slot, how: str) -> None:
-        """A slot ended. What it still held failed with it, unless we killed it for a reason."""
-        self._record(slot)
-        slot.close()
-        opened = self._open.get(slot.orders)
-        if opened is None or not slot.batch:
+    def _let_go(self, job: ClaimedJob, leases: Sequence[Lease]) -> None:
+        self._renewer.let_go(job.name, [lease.task_id for lease in leases])
+
+    def _give_back(self, job: ClaimedJob, leases: Sequence[Lease], reason: str) -> None:
+        def release() -> None:
+            job.release(leases, reason=reason)
+            self._let_go(job, leases)
+            self._source.ask_soon()
+
+        self._write(release)
+
+    def _write(self, change: Callable[[], None]) -> None:
+        """Change the ledger now, or else when it answers again."""
+        self._unwritten.append(change)
+        if len(self._unwritten) == 1:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        try:
+            while self._unwritten:
+                self._unwritten[0]()
+                self._unwritten.popleft()
+        except LedgerError as e:
+            self._not_answered(e)
+
+    def _not_answered(self, e: LedgerError) -> None:
+        if not self._source.is_shared:
+            raise e
+        if isinstance(e, LedgerRefused):  # our key, or our version: waiting does not help
+            self._fault = self._fault or e
+            self.drain(e.message)
             return
-        leases = list(slot.batch.values())
-        if slot.verdict == "timeout":
-            timeout_s = opened.job.step(slot.first.step).timeout_s
-            message = f"{slot.first.step} ran longer than its time-out of {timeout_s:g} s"
-            first = leases.pop(0)
-            outcome = Failed(first.task_id, first.fence, "TimedOut", message, False)
-            self._record_trouble(opened, first, outcome)
-        if slot.verdict:
-            self._give_back(opened, leases, slot.verdict)
+        log.warning("%s", e)
+        self._away_until_s = self._clock.monotonic_s() + AWAY_S
+
+    def _bury(self, number: int, how: str) -> None:
+        """A slot ended. What it still held failed with it, unless we killed it for a reason."""
+        run = self._runs.pop(number, None)
+        if run is None:
+            return
+        leases = list(run.batch.values())
+        if run.verdict == "timeout":
+            timeout_s = run.spec.timeout_s
+            message = f"{run.spec.name} ran longer than its time-out of {timeout_s:g} s"
+            self._fail(run.job, leases.pop(0), "TimedOut", message)
+        if run.verdict:
+            self._give_back(run.job, leases, run.verdict)
             return
         for lease in leases:
-            died = Failed(lease.task_id, lease.fence, "SlotDied", how, False)
-            self._record_trouble(opened, lease, died)
+            self._fail(run.job, lease, "SlotDied", how)
 
-    def _give_back(self, opened: OpenJob, leases: list[Lease], reason: str) -> None:
-        reached("before-release")
-        held = [(lease.task_id, lease.fence) for lease in leases]
-        opened.ledger.release(held, reason=reason)
-        self._renewer.let_go(opened.name, [lease.task_id for lease in leases])
-        opened.idle_until_s = 0.0
-
-    def kill_work(self) -> None:
-        """For any thread: kill every task that runs, now; then drain. Their leases are lost."""
-        for slot in self._slots:
-            self._slots.kill_now(slot)
-        self._drain.ask("the workspace was lost", 0.0)
+    def _fail(self, job: ClaimedJob, lease: Lease, error: str, message: str) -> None:
+        failed = Failed(lease.task_id, lease.fence, error, message, False)
+        self._write(partial(self._record_trouble, job, lease, failed))
 
     def _lease_lost(self, name: str, held: HeldLease) -> None:
-        """Called by the keeper: kill the work at once, whatever this thread is doing."""
+        """Called by the renewer: kill the work at once, whatever this thread is doing."""
         self._lost.append((name, held))  # first, so that its end is not taken for a crash
-        if (slot := self._slots.running(name, held.task_id)) is not None:
-            self._slots.kill_now(slot)
+        if (number := self._running(name, held.task_id)) is not None:
+            self._executor.kill(number)
+
+    def _job_cancelled(self, name: str, held: HeldLease) -> None:
+        """Called by the renewer; `_enforce` sees to it."""
+        self._cancelled.append((name, held))
+
+    def _running(self, name: str, task_id: int) -> int | None:
+        """The run that has a task on its batch; for any thread. Ids are one ledger's own."""
+        runs = list(self._runs.items())
+        return next((no for no, it in runs if it.job.name == name and task_id in it.batch), None)
 
     def _drop_lost(self) -> None:
         while self._lost:
             name, held = self._lost.popleft()
-            slot = self._slots.running(name, held.task_id)
-            if slot is not None:
-                self._slots.kill(slot, "its lease was lost")
-            elif name in self._open:
-                backlog = self._open[name].backlog
-                self._open[name].backlog = deque(
-                    lease for lease in backlog if lease.task_id != held.task_id
-                )
+            number = self._running(name, held.task_id)
+            if number is not None:
+                self._kill(number, "its lease was lost")
+            else:
+                self._backlog.drop(name, held.task_id)
+
+    def _kill(self, number: int, verdict: str) -> None:
+        run = self._runs[number]
+        run.verdict, run.killed = verdict, True
+        self._executor.kill(number)
 
     def _enforce(self) -> None:
         """Kill what ran too long, lost its lease, is no longer wanted, or cannot finish."""
@@ -367,32 +415,36 @@ class Worker:
         now_s = self._clock.monotonic_s()
         while self._cancelled:
             name, held = self._cancelled.popleft()
-            slot = self._slots.running(name, held.task_id)
-            if slot is not None:
-                slot.cancel(held.task_id)
-                slot.verdict = "the job was cancelled"
-                slot.deadline_s = now_s + CANCEL_GRACE_S
-        for slot in self._slots:
-            if not slot.busy or slot.killed:
+            number = self._running(name, held.task_id)
+            if number is not None:
+                self._executor.cancel(number, held.task_id)
+                self._runs[number].verdict = "the job was cancelled"
+                self._runs[number].deadline_s = now_s + CANCEL_GRACE_S
+            else:
+                self._backlog.drop(name, held.task_id)
+        for number, run in list(self._runs.items()):
+            if run.killed:
                 continue
-            if slot.deadline_s is not None and now_s >= slot.deadline_s:
-                self._slots.kill(slot, slot.verdict or "timeout")
-            elif self._drain.reason is not None and not self._can_finish(slot, now_s):
-                self._slots.kill(slot, self._drain.reason)
-            elif len(slot.batch) > 1 and now_s - slot.started_s > RECALL_S:
-                self._open[slot.orders].backlog.extendleft(reversed(slot.recall()))
+            if run.deadline_s is not None and now_s >= run.deadline_s:
+                self._kill(number, run.verdict or "timeout")
+            elif self._drain.reason is not None and not self._can_finish(run, now_s):
+                self._kill(number, self._drain.reason)
 
-    def _can_finish(self, slot: Slot, now_s: float) -> bool:
+    def _can_finish(self, run: _Run, now_s: float) -> bool:
         """Whether what a slot runs is expected to end before the drain must."""
-        mean_s = self._open[slot.orders].stats.mean_s(slot.first.step)
-        expected_s = now_s if mean_s is None else slot.started_s + mean_s
+        mean_s = self._stats.mean_s(stats_name(Claimed(next(iter(run.batch.values())), run.job)))
+        expected_s = now_s if mean_s is None else run.started_s + mean_s
         return max(now_s, expected_s) < self._drain.deadline_s
 
     def _leave(self) -> None:
-        """After a drain: give back what is still held, and say why the jobs are unfinished."""
-        for opened in list(self._open.values()):
-            # A ledger that cannot be written now loses nothing: the leases end by themselves.
-            with suppress(IntermissionError):
-                self._give_back(opened, list(opened.backlog), self._drain.reason or "")
-                opened.ledger.mark(opened.job.key, JobState.DRAINING, reason=self._drain.reason)
-            self._end(opened)
+        """Give back what was not begun. A ledger that is away loses nothing: leases end."""
+        with suppress(IntermissionError):
+            self._give_up_backlog(self._drain.reason or "")
+            self._catch_up()
+        self._source.leave(self._drain.reason)
+
+
+def _about(lease: Lease) -> dict[str, Any]:
+    """What a line of the log is about."""
+    task = lease.step if lease.chunk is None else f"{lease.step}[{lease.index}]"
+    return {"job": lease.job_key[:10], "task": task, "attempt": lease.attempt}

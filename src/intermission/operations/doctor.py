@@ -21,6 +21,7 @@ from pathlib import Path
 
 import apsw
 
+from intermission.backends.executor.reaper import Reaper
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.ledger.sqlite.connection import (
     NETWORK_FILE_SYSTEMS,
@@ -28,7 +29,6 @@ from intermission.backends.ledger.sqlite.connection import (
     file_system_of,
 )
 from intermission.backends.store.local import LocalStore
-from intermission.engine.reaper import Reaper
 from intermission.errors import EnvironmentFault, IntermissionError, fault_from_os
 
 OLDEST_PYTHON = (3, 11)

@@ -12,15 +12,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from intermission.backends.executor.local import LocalExecutor
+from intermission.backends.executor.reaper import Reaper
 from intermission.backends.interruption.imds import watching
 from intermission.composition.app import App, Submission, start_reaper
 from intermission.composition.locations import Location
+from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.open_job import OpenJob
+from intermission.engine.own_jobs import OwnJobs
 from intermission.engine.publish import publish
-from intermission.engine.reaper import Reaper
 from intermission.engine.step_stats import StepStats
 from intermission.engine.worker import Worker
-from intermission.engine.workspace import Workspace
+from intermission.engine.workspace import Workspace, worker_name
 from intermission.errors import EnvironmentFault, IntermissionError, WorkspaceBusy
 from intermission.maintenance.preview import Previews
 from intermission.model import FINISHED, Job, JobRow, JobState, TaskRow, TaskState
@@ -124,21 +127,28 @@ def run(
         reaper.close()
         raise
     host = _Host(app, pipeline, resolve(ref), params, reporter, fresh, thorough, expected)
+    settings, clock = app.settings, app.clock
     host.worker = worker = Worker(
-        reaper,
-        app.settings,
-        clock=app.clock,
+        OwnJobs(host.open_jobs(runs), host.name, settings, clock, host.end),
+        LeaseRenewer(
+            host.name,
+            clock,
+            lease_ttl_s=settings.lease_ttl_s,
+            renew_every_s=settings.renew_every_s,
+        ),
+        LocalExecutor(reaper, settings.slots),
+        clock,
+        drain_s=settings.drain_s,
         on_tick=lambda: host.tick(worker),
-        on_end=host.end,
     )
-    with watching(app.settings, app.clock, worker.drain), closing(host.previews):
-        reason = worker.run(host.open_jobs(runs))
+    with watching(settings, clock, worker.drain), closing(host.previews):
+        reason = worker.run()
     return RunReport(runs, reason)
 
 
 @dataclass
 class _Host:
-    """Turns sources into assignments when the worker has room, and looks after their ends."""
+    """Turns sources into open jobs when the worker has room, and looks after their ends."""
 
     app: App
     pipeline: Pipeline
@@ -148,6 +158,7 @@ class _Host:
     fresh: bool
     thorough: bool
     expected: str | None
+    name: str = field(default_factory=worker_name)
     worker: Worker | None = None
     previews: Previews = field(default_factory=Previews)
     _drain_told: bool = False
@@ -176,7 +187,7 @@ class _Host:
                     yield opened
 
     def _begin(self, run: SourceRun) -> OpenJob | None:
-        """The assignment for a source; None if there is nothing to be done about it."""
+        """The open job of a source; None if there is nothing to be done about it."""
         try:
             submission = self.app.submit(
                 self.pipeline,
@@ -206,6 +217,8 @@ class _Host:
             job=submission.job,
             ledger=submission.ledger,
             store=submission.store,
+            worker=self.name,
+            settings=self.app.settings,
             stats=run.stats,
             resources=submission.held,
         )
@@ -220,7 +233,7 @@ class _Host:
             self.worker.kill_work()
 
     def end(self, opened: OpenJob) -> None:
-        """The worker is through with an assignment and is about to close its ledger."""
+        """The worker is through with a job and is about to close its ledger."""
         run, submission = self._open.pop(opened.name)
         row = run.look()
         try:

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
+from intermission.backends.executor.local import LocalExecutor
 from intermission.backends.interruption.imds import watching
 from intermission.backends.notifier import open_notifiers
+from intermission.backends.progress_events import ProgressEvents
 from intermission.composition.app import start_reaper
 from intermission.composition.fleet import Fleet
+from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.open_job import OpenJob
-from intermission.fleet import FleetWorker
-from intermission.fleet.progress_events import ProgressEvents
+from intermission.engine.shared_jobs import SharedJobs
+from intermission.engine.worker import Worker
+from intermission.engine.workspace import worker_name
 from intermission.maintenance.preview import Previews
 from intermission.model import Event
 from intermission.operations.documents import VERSION, EventDocument
@@ -21,14 +25,17 @@ from intermission.pipeline import load
 from intermission.settings import Settings
 
 
-def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str | None:
-    """Take tasks from the shared ledger until a drain; the reason for it."""
+def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
+    """Take tasks from the shared ledger until a drain; the reason for it.
+
+    `on_ready` is told the name of the worker.
+    """
     reaper = start_reaper()
     if settings.server_key is not None:  # it is this worker that asks, not the administrator
         settings = settings.model_copy(update={"admin_secret": None})
     with ExitStack() as held:
         held.callback(reaper.close)
-        fleet = Fleet(settings)
+        fleet, name = Fleet(settings), worker_name()
         ledger = held.enter_context(closing(fleet.open_ledger()))
         notifiers = [held.enter_context(closing(notifier)) for notifier in open_notifiers(settings)]
         hooks: dict[str, Any] = {}
@@ -42,28 +49,34 @@ def work(settings: Settings, *, on_ready: Callable[[FleetWorker], None]) -> str 
         previews = held.enter_context(closing(Previews()))
 
         def open_job(key: str) -> OpenJob:
-            opened = fleet.open_job(ledger, key)
+            opened = fleet.open_job(ledger, key, name)
             previews.watch(opened, load(opened.job.ref))
             return opened
 
-        worker = FleetWorker(
-            reaper,
-            settings,
-            ledger,
-            open_job,
-            notifiers=notifiers,
-            clock=fleet.app.clock,
+        clock = fleet.app.clock
+        source = SharedJobs(ledger, open_job, name, settings, clock, notifiers)
+        worker = Worker(
+            source,
+            LeaseRenewer(
+                name,
+                clock,
+                lease_ttl_s=source.lease_ttl_s,
+                renew_every_s=settings.renew_every_s,
+            ),
+            LocalExecutor(reaper, settings.slots),
+            clock,
+            drain_s=settings.drain_s,
             **hooks,
         )
-        on_ready(worker)
-        held.enter_context(watching(settings, fleet.app.clock, worker.drain))
+        on_ready(name)
+        held.enter_context(watching(settings, clock, worker.drain))
         if settings.server is not None:
             from intermission.backends.http.registration import beating
             from intermission.composition.server_client import credentials
 
             url, key = credentials(settings)
             held.enter_context(beating(url, key, lambda: (settings.slots, worker.busy)))
-        return worker.work()
+        return worker.run()
     raise AssertionError("nothing here swallows an error")
 
 

@@ -10,18 +10,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 from intermission.engine import completion
 from intermission.engine.lease_renewer import HeldLease, LeaseRenewer
-from intermission.engine.outcome import CorruptInput, Failed, Finished, HostFault, Outcome
 from intermission.engine.planning import expand, with_skipped
 from intermission.engine.publish import publish
 from intermission.engine.run_task import Hooks, Work, run_task, skipped_inputs
-from intermission.engine.workspace import Workspace
 from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError, LedgerError
 from intermission.maintenance.rebuild import remember_job
 from intermission.maintenance.verify import verify
 from intermission.model import Completion, JobState, Lease
+from intermission.ports.slot_protocol import (
+    Completed,
+    CorruptInput,
+    Failed,
+    HostFault,
+    Outcome,
+)
 from intermission.telemetry import reached
 from intermission.testing.simulator.process import Process
 from intermission.testing.simulator.sample_pipeline import TALK
@@ -61,13 +68,10 @@ class Worker(Process):
             world.clock,
             lease_ttl_s=LEASE_TTL_S,
             renew_every_s=RENEW_EVERY_S,
-            on_lost=self._on_lost,
-            on_cancelled=self._on_lost,
         )
+        self._renewer.report_to(self._on_lost, self._on_lost)
         beside = self.wire("keeper", self.ledger_call(f"{name}-keeper"))
-        self._renewer.open(
-            _NAME, Workspace(world.scratch, lambda: self.store, None, lambda: beside)
-        )
+        self._held: Any = SimpleNamespace(name=_NAME, open_renewals=lambda: beside)
 
     def tick(self) -> None:
         self._renewer.tick()
@@ -123,10 +127,8 @@ class Worker(Process):
             self.name, self._capacity, lease_ttl_s=LEASE_TTL_S, jobs=[self.world.job.key]
         )
         reached("after-claim")
-        deadline_s = asked_at_s + LEASE_TTL_S
-        held = [HeldLease(one.task_id, one.fence, deadline_s, asked_at_s) for one in leases]
         self._lost.clear()
-        self._renewer.hold(_NAME, held)
+        self._renewer.hold(self._held, leases, asked_at_s)
         return leases
 
     def _has_ended(self) -> bool:
@@ -157,7 +159,7 @@ class Worker(Process):
             if lease.task_id in self._lost:
                 continue
             outcome = self._run_slot(lease)
-            if isinstance(outcome, Finished):
+            if isinstance(outcome, Completed):
                 finished.append((lease, outcome.completion))
             elif outcome is not None:
                 self._record_trouble(lease, outcome)
@@ -172,7 +174,7 @@ class Worker(Process):
         hooks = Hooks(_LOG, self._executes(lease), lambda: False)
         self._lease, self._slot_ends = lease, None
         try:
-            return Finished(run_task(self._work, lease, hooks), 0.0)
+            return Completed(run_task(self._work, lease, hooks), 0.0)
         except SlotKilled as e:
             if not e.args[0]:
                 return Failed(*ids, "SlotDied", "the slot was killed", False)

@@ -46,7 +46,7 @@ class Reaper:
         self.pid = os.fork()
         if self.pid == 0:
             self._control.close()
-            _become_second_guardian(theirs, slot_main)
+            _become_second_reaper(theirs, slot_main)
         theirs.close()
 
     def fileno(self) -> int:
@@ -90,7 +90,7 @@ class Reaper:
                 os.killpg(group, signal.SIGKILL)
         self._groups.clear()
         return EnvironmentFault(
-            "the process that guards the slots was killed.",
+            "the reaper, the parent of the slots, was killed.",
             remedy="Progress is saved; run the same command again.",
         )
 
@@ -119,7 +119,7 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _become_second_guardian(control: socket.socket, slot_main: SlotMain) -> NoReturn:
+def _become_second_reaper(control: socket.socket, slot_main: SlotMain) -> NoReturn:
     """Fork the reaper proper, and clean up after it when it ends, however it ends."""
     try:
         os.setsid()
@@ -130,7 +130,7 @@ def _become_second_guardian(control: socket.socket, slot_main: SlotMain) -> NoRe
         parent_lives, while_open = os.pipe()
         if os.fork() == 0:
             os.close(while_open)
-            _become_guardian(control, parent_lives, slot_main)
+            _become_reaper(control, parent_lives, slot_main)
         control.close()
         with suppress(ChildProcessError):
             os.wait()
@@ -139,7 +139,7 @@ def _become_second_guardian(control: socket.socket, slot_main: SlotMain) -> NoRe
         os._exit(0)
 
 
-def _become_guardian(control: socket.socket, parent_lives: int, slot_main: SlotMain) -> NoReturn:
+def _become_reaper(control: socket.socket, parent_lives: int, slot_main: SlotMain) -> NoReturn:
     try:
         os.setsid()
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -1,0 +1,137 @@
+"""Slots as processes of this machine, forked by the reaper when they are first needed."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from intermission.backends.executor.reaper import Reaper
+from intermission.model import Lease
+from intermission.ports.executor import Said, SlotEnded
+from intermission.ports.slot_protocol import Batch, Cancel, JobContext, Progress, Results
+
+
+@dataclass
+class _Slot:
+    """One child process, as its worker sees it."""
+
+    no: int
+    connection: Connection
+    run: int = 0
+    unanswered: int = 0
+    """How many tasks of its batch have not ended."""
+    killed: bool = False
+    known: set[str] = field(default_factory=set[str])
+    """The names of the contexts it was sent."""
+
+
+class LocalExecutor:
+    """Up to `limit` slots."""
+
+    def __init__(self, reaper: Reaper, limit: int) -> None:
+        self._reaper = reaper
+        self._limit = limit
+        self._slots: dict[int, _Slot] = {}
+        self._slots_made = self._runs = 0
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(reaper, selectors.EVENT_READ)
+
+    @property
+    def idle(self) -> int:
+        return self._limit - sum(one.unanswered > 0 or one.killed for one in self._all())
+
+    def _all(self) -> list[_Slot]:
+        return list(self._slots.values())
+
+    def start(self, context: JobContext, leases: Sequence[Lease]) -> int:
+        slot = self._take()
+        self._runs += 1
+        slot.run, slot.unanswered = self._runs, len(leases)
+        with suppress(BrokenPipeError, ConnectionResetError):  # its end will be reported
+            if context.name not in slot.known:
+                slot.connection.send(context)
+                slot.known.add(context.name)
+            slot.connection.send(Batch(context.name, leases))
+        return slot.run
+
+    def _take(self) -> _Slot:
+        """An idle slot, a new one if there is none."""
+        for slot in self._slots.values():
+            if not slot.unanswered and not slot.killed:
+                return slot
+        slot = _Slot(self._slots_made, self._reaper.spawn(self._slots_made))
+        self._slots_made += 1
+        self._slots[slot.no] = slot
+        self._selector.register(slot.connection, selectors.EVENT_READ, slot)
+        return slot
+
+    def _running(self, run: int) -> _Slot | None:
+        return next((one for one in self._all() if one.run == run and one.unanswered), None)
+
+    def cancel(self, run: int, task_id: int) -> None:
+        if (slot := self._running(run)) is not None:
+            with suppress(OSError):
+                slot.connection.send(Cancel(task_id))
+
+    def kill(self, run: int) -> None:
+        if (slot := self._running(run)) is not None and not slot.killed:
+            slot.killed = True
+            self._reaper.kill(slot.no)
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
+
+    def events(self) -> list[Said | SlotEnded]:
+        found: list[Said | SlotEnded] = []
+        ended = False
+        for key, _ in self._selector.select(0):
+            if key.data is None:
+                ended = True
+            elif said := self._hear(key.data):
+                found.append(Said(key.data.run, said))
+        if ended:
+            for no, status in self._reaper.ended():
+                slot = self._slots.pop(no)
+                if said := self._hear(slot):  # its last words
+                    found.append(Said(slot.run, said))
+                found.append(SlotEnded(slot.run, _how(status)))
+                self._close(slot)
+        return found
+
+    def _hear(self, slot: _Slot) -> Results:
+        """Everything a slot has said so far."""
+        said: list[Results] = []
+        try:
+            while slot.connection.poll():
+                said.append(slot.connection.recv())
+        except (EOFError, OSError):  # the reaper will say how it ended
+            with suppress(KeyError):
+                self._selector.unregister(slot.connection)
+        results = [one for some in said for one in some]
+        slot.unanswered -= sum(not isinstance(one, Progress) for one in results)
+        return results
+
+    def _close(self, slot: _Slot) -> None:
+        with suppress(KeyError):
+            self._selector.unregister(slot.connection)
+        slot.connection.close()
+
+    def close(self) -> None:
+        self._reaper.close()
+        for slot in self._all():
+            self._close(slot)
+        self._slots.clear()
+        self._selector.close()
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        hint = " (out of memory?)" if number == signal.SIGKILL else ""
+        return f"the slot was killed by {signal.Signals(number).name}{hint}"
+    return f"the slot exited with status {os.WEXITSTATUS(status)}"

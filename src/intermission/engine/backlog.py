@@ -1,0 +1,132 @@
+"""What a worker has claimed and not handed to a slot yet, and which of it runs well together."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from intermission.engine.step_stats import StepStats
+from intermission.model import StepSpec
+from intermission.ports.work_source import Claimed
+
+BATCH_S = 0.1
+"""Tasks that together take about this long are claimed for one slot at once."""
+BATCH_MAX = 2048
+TOGETHER_MAX = 16
+"""As many tasks of one chunk, at most, run together in one slot."""
+HasRoom = Callable[[StepSpec], bool]
+
+
+def stats_name(one: Claimed) -> str:
+    """A step, among those of all pipelines that a worker runs."""
+    return f"{one.job.job.pipeline}/{one.lease.step}"
+
+
+class Backlog:
+    """In the order in which it was claimed; `stats` tell how long tasks take."""
+
+    def __init__(self, stats: StepStats) -> None:
+        self._stats = stats
+        self._claimed: deque[Claimed] = deque()
+        self._has_groups = False
+        """Whether the jobs that were claimed from last have tasks that share a decode."""
+
+    def __len__(self) -> int:
+        return len(self._claimed)
+
+    def extend(self, claimed: Sequence[Claimed]) -> None:
+        if claimed:
+            jobs = {one.job.name: one.job.job for one in claimed}
+            self._has_groups = any(spec.batch_by for job in jobs.values() for spec in job.steps)
+        self._claimed.extend(claimed)
+
+    def jobs(self) -> set[str]:
+        """The names of the jobs it has tasks of."""
+        return {one.job.name for one in self._claimed}
+
+    def drop(self, job: str, task_id: int) -> None:
+        """Its lease was lost."""
+        self._claimed = deque(
+            one for one in self._claimed if (one.job.name, one.lease.task_id) != (job, task_id)
+        )
+
+    def take_all(self) -> list[Claimed]:
+        taken, self._claimed = list(self._claimed), deque()
+        return taken
+
+    def room(self, idle: int, has_room: HasRoom) -> int:
+        """How many more leases are worth claiming for this many idle slots."""
+        size = max(TOGETHER_MAX if self._has_groups else 1, _batch_size(self._stats.recent_s))
+        return max(0, idle * size - len(self.ready(has_room)))
+
+    def ready(self, has_room: HasRoom) -> Sequence[Claimed]:
+        """What a slot could be given now."""
+        specs = {(one.job.name, one.lease.step): one.job.job for one in self._claimed}
+        full = {at for at, job in specs.items() if not has_room(job.step(at[1]))}
+        if not full:
+            return self._claimed
+        return [one for one in self._claimed if (one.job.name, one.lease.step) not in full]
+
+    def next_batch(self, has_room: HasRoom) -> list[Claimed]:
+        """One task; or some of one step that is not durable; or some that share a decode.
+
+        A task that was tried before, or has a time-out, runs alone, so that a crash or a
+        time-out is surely its own. Those that share a decode part at the last attempt.
+        """
+        ready = self.ready(has_room)
+        if not ready:
+            return []
+        first = ready[0]
+        spec = first.job.job.step(first.lease.step)
+        batch = [first]
+        if spec.batch_by and first.lease.attempt < spec.attempts:
+            batch = _sharing(first, spec, ready)
+        elif not spec.durable and _is_first_try(first, spec):
+            most = _batch_size(self._stats.mean_s(stats_name(first)))
+            batch = _leading(first, spec, ready, most)
+        taken = {(one.job.name, one.lease.task_id) for one in batch}
+        self._claimed = deque(
+            one for one in self._claimed if (one.job.name, one.lease.task_id) not in taken
+        )
+        return batch
+
+
+def _is_first_try(one: Claimed, spec: StepSpec) -> bool:
+    return one.lease.attempt == 1 and spec.attempts > 1 and spec.timeout_s is None
+
+
+def _leading(first: Claimed, spec: StepSpec, ready: Iterable[Claimed], most: int) -> list[Claimed]:
+    """The first tries of one step that lead the line."""
+    batch: list[Claimed] = []
+    for one in ready:
+        if len(batch) == most or one.job.name != first.job.name or one.lease.step != spec.name:
+            break
+        if not _is_first_try(one, spec):
+            break
+        batch.append(one)
+    return batch
+
+
+def _sharing(first: Claimed, spec: StepSpec, ready: Iterable[Claimed]) -> list[Claimed]:
+    """The first task, and those of its step whose chunks agree with its own."""
+    wanted = _group(first, spec)
+    agreeing = [
+        one
+        for one in ready
+        if one.job.name == first.job.name
+        and one.lease.step == spec.name
+        and one.lease.attempt < spec.attempts
+        and _group(one, spec) == wanted
+    ]
+    return agreeing[:TOGETHER_MAX]
+
+
+def _group(one: Claimed, spec: StepSpec) -> tuple[Any, ...]:
+    chunk = json.loads(one.lease.chunk or "{}")
+    return tuple(chunk[name] for name in spec.batch_by)
+
+
+def _batch_size(mean_s: float | None) -> int:
+    return 1 if mean_s is None else max(1, min(BATCH_MAX, int(BATCH_S / max(mean_s, 1e-6))))

@@ -1,0 +1,136 @@
+"""The jobs of a shared ledger, whichever it gives tasks of: one claim for all of them.
+
+The ledger alone decides whose turn it is. A job is opened when a lease of it comes, and stays open
+for a while after its last. There is no end but a drain.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from itertools import groupby
+from random import uniform
+
+from intermission.engine.open_job import OpenJob
+from intermission.errors import IntermissionError, LedgerError
+from intermission.model import Failure, Lease
+from intermission.ports.clock import Clock
+from intermission.ports.ledger import Ledger
+from intermission.ports.notifier import Notifier
+from intermission.ports.work_source import Claimed, ClaimedJob
+from intermission.settings import Settings
+
+POLL_S = 1.0
+"""How often an idle worker asks, if nothing wakes it sooner."""
+LEASE_SHARE = 0.85
+"""How much of `lease_ttl_s` a lease lasts: what is left of it is for noticing that it ended."""
+NOTICE_SHARE = 1 / 12
+"""How much of it passes, while a slot is idle, between two looks for leases that ended."""
+KEEP_S = 30.0
+"""How long a job stays open after its last task here, because more of it may come."""
+log = logging.getLogger(__name__)
+
+
+class SharedJobs:
+    """A work source for a fleet. `open_job` opens the job with a key; it may raise."""
+
+    is_shared = True
+    has_more = True
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        open_job: Callable[[str], OpenJob],
+        worker: str,
+        settings: Settings,
+        clock: Clock,
+        notifiers: Sequence[Notifier] = (),
+    ) -> None:
+        self._ledger = ledger
+        self._open_job = open_job
+        self._worker = worker
+        self._settings = settings
+        self._clock = clock
+        self.wakes = notifiers
+        self.lease_ttl_s = settings.lease_ttl_s * LEASE_SHARE
+        self._notice_s = min(settings.lease_ttl_s * NOTICE_SHARE, settings.renew_every_s)
+        self.ask_at_s = 0.0
+        self._looked_s = -settings.lease_ttl_s
+        self._open: dict[str, OpenJob] = {}
+        """By the key of the job."""
+        self._used_s: dict[str, float] = {}
+        """By the same, when it last had something to do."""
+
+    def ask_soon(self) -> None:
+        self.ask_at_s = 0.0
+
+    def claim(self, room: int, busy: Collection[str]) -> list[Claimed]:
+        now_s = self._clock.monotonic_s()
+        self._look_for_lost(now_s, room)
+        self._close_unused(now_s, busy)
+        if room <= 0 or now_s < self.ask_at_s:
+            return []
+        leases = self._ledger.claim(
+            self._worker, room, lease_ttl_s=self.lease_ttl_s, can=self._settings.can
+        )
+        if len(leases) < room:  # unless a task ends before: that may unblock others
+            self.ask_at_s = now_s + POLL_S * uniform(0.8, 1.2)
+        else:  # there may be more than one worker can take
+            self._notify()
+        claimed: list[Claimed] = []
+        for job_key, group in groupby(leases, lambda lease: lease.job_key):
+            claimed += self._accept(job_key, list(group), now_s)
+        return claimed
+
+    def _look_for_lost(self, now_s: float, room: int) -> None:
+        """Put back what vanished workers held: soon where a slot is idle, for only that helps."""
+        wait_s = self._notice_s if room > 0 else self._settings.renew_every_s
+        if now_s - self._looked_s < wait_s:
+            return
+        self._looked_s = now_s
+        if self._ledger.rescue():
+            self.ask_at_s = 0.0
+
+    def _accept(self, job_key: str, leases: list[Lease], now_s: float) -> list[Claimed]:
+        try:
+            opened = self._open.get(job_key) or self._open_job(job_key)
+        except LedgerError:
+            raise
+        except IntermissionError as e:
+            log.warning("job %s cannot be worked on here: %s", job_key[:10], e)
+            delay_s = self._settings.retry_delays_s[0]
+            self._ledger.fail(
+                [
+                    Failure(one.task_id, one.fence, type(e).__name__, str(e), False, delay_s)
+                    for one in leases
+                ]
+            )
+            return []
+        self._open[job_key] = opened
+        self._used_s[job_key] = now_s
+        return [Claimed(lease, opened) for lease in leases]
+
+    def _close_unused(self, now_s: float, busy: Collection[str]) -> None:
+        """Jobs that gave this worker nothing for a while; the ledger knows how they are."""
+        for key, opened in list(self._open.items()):
+            if opened.name in busy:
+                self._used_s[key] = now_s
+            elif now_s - self._used_s[key] > KEEP_S:
+                del self._open[key], self._used_s[key]
+                opened.resources.close()
+
+    def finished(self, job: ClaimedJob, step: str) -> None:
+        self.ask_at_s = 0.0
+        if any(edge.upstream == step for spec in job.job.steps for edge in spec.edges):
+            self._notify()
+
+    def _notify(self) -> None:
+        for notifier in self.wakes:
+            notifier.notify()
+
+    def leave(self, reason: str | None) -> None:
+        """The jobs go on elsewhere, so nothing is said of them."""
+
+    def close(self) -> None:
+        for opened in self._open.values():
+            opened.resources.close()

@@ -1,0 +1,66 @@
+"""The executor as the worker sees it: where claimed tasks run.
+
+An executor has slots. A slot runs one batch at a time and can be killed alone. The worker's own
+thread calls everything here but `kill`, which any thread may call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from intermission.model import Lease
+from intermission.ports.slot_protocol import JobContext, Results
+
+
+class Said(NamedTuple):
+    """A slot answered for tasks of its batch, or reported progress."""
+
+    run: int
+    results: Results
+
+
+class SlotEnded(NamedTuple):
+    """A slot is gone with whatever it had not answered for: it crashed, or it was killed."""
+
+    run: int
+    how: str
+
+
+class Executor(Protocol):
+    """Slots, whatever they are. A batch in a slot is a run, known by a number."""
+
+    @property
+    def idle(self) -> int:
+        """How many more batches could be started now."""
+        ...
+
+    def start(self, context: JobContext, leases: Sequence[Lease]) -> int:
+        """Run a batch in an idle slot; the number of the run.
+
+        A run is over when each of its tasks was answered for, or its slot ended.
+        """
+        ...
+
+    def cancel(self, run: int, task_id: int) -> None:
+        """Tell a running task that nobody wants its result."""
+        ...
+
+    def kill(self, run: int) -> None:
+        """Kill the slot of a run with everything it started; nothing, if the run is over.
+
+        For any thread. `events` will say that it ended.
+        """
+        ...
+
+    def fileno(self) -> int:
+        """For `select`: readable while `events` has something to tell."""
+        ...
+
+    def events(self) -> list[Said | SlotEnded]:
+        """What happened since the last call, in order; never waits."""
+        ...
+
+    def close(self) -> None:
+        """Kill every slot, and wait until nothing of them is left."""
+        ...

@@ -1,0 +1,107 @@
+"""What a worker and its slots say to each other, whatever carries the messages.
+
+A slot never speaks to a ledger. Ends are tuples, because a busy slot sends thousands a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from intermission.model import Completion, Job, Lease, Source
+from intermission.ports.store import Store
+from intermission.settings import Settings
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """How a slot works on one job: sent once, before its first task. It must pickle."""
+
+    name: str
+    """No two jobs that a worker has open share it."""
+    job: Job
+    open_store: Callable[[], Store]
+    open_outputs: Callable[[], Store] | None
+    fetch_source: Callable[[Source], Path] | None
+    folder: Path
+    """Where logs and, for a remote store, working files go."""
+    worker: str
+    settings: Settings
+
+
+class Batch(NamedTuple):
+    """Leases of one step to run one after the other. More than one only if none can be long,
+    or if they share one decode."""
+
+    context: str
+    leases: Sequence[Lease]
+
+
+class Cancel(NamedTuple):
+    """Nobody wants the result of this task any more."""
+
+    task_id: int
+
+
+class Completed(NamedTuple):
+    completion: Completion
+    took_s: float
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def task_id(self) -> int:
+        return self.completion.task_id
+
+
+class Failed(NamedTuple):
+    """The attempt failed, and it was the task's own doing."""
+
+    task_id: int
+    fence: int
+    error: str
+    message: str
+    permanent: bool
+    wait_s: float | None = None
+    """How long the attempt was told to wait before the next; None leaves it to the step."""
+
+
+class Deferral(NamedTuple):
+    task_id: int
+    fence: int
+    token: str
+    timeout_s: float
+
+
+class CorruptInput(NamedTuple):
+    """An input's bytes are not what its receipt says; the task itself has done nothing."""
+
+    task_id: int
+    fence: int
+    input_key: str
+    """The key of the task that made the input."""
+    file_key: str
+    message: str
+
+
+class HostFault(NamedTuple):
+    """The machine is at fault, not the task: the attempt does not count."""
+
+    task_id: int
+    fence: int
+    message: str
+    remedy: str
+    exit_code: int
+
+
+class Progress(NamedTuple):
+    task_id: int
+    fence: int
+    fraction: float
+
+
+Trouble = Failed | Deferral | CorruptInput | HostFault
+Outcome = Completed | Trouble
+Results = Sequence[Outcome | Progress]
+"""One message from a slot."""

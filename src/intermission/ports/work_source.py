@@ -1,0 +1,138 @@
+"""Where a worker's tasks come from, and where their ends go.
+
+Three ways: the jobs of one command in order, a shared ledger, a server. A `WorkSource` hands out
+leases; each comes with its job, and how a task ended is told to the job. All of it is called by
+the worker's own thread, except `Renewals`, which the lease renewer opens for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
+
+from intermission.model import Heartbeat, Job, Lease, Renewal, TaskState
+from intermission.ports.slot_protocol import Completed, CorruptInput, Deferral, Failed, JobContext
+
+
+class Renewals(Protocol):
+    """The lease renewer's own way to whoever gave the leases; a `Ledger` is one."""
+
+    def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
+        """As `Ledger.renew`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ClaimedJob(Protocol):
+    """A job that this worker has leases of: what its slots need, and where ends go.
+
+    Changes raise `LedgerError` when they could not be written; the worker keeps the leases and
+    writes them again, in order. A change that took effect may be repeated.
+    """
+
+    @property
+    def name(self) -> str:
+        """No two open jobs share it."""
+        ...
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def open_renewals(self) -> Callable[[], Renewals]:
+        """Equal for jobs whose leases are renewed over one connection."""
+        ...
+
+    def context(self) -> JobContext:
+        """What a slot must know before it can run any of the tasks."""
+        ...
+
+    def complete(self, done: Sequence[tuple[Lease, Completed]]) -> list[bool]:
+        """Record tasks of one step that ended well; which were accepted.
+
+        Raises `CorruptArtifact` for a plan whose result is lost.
+        """
+        ...
+
+    def fail(self, lease: Lease, failed: Failed) -> TaskState | None:
+        """Record a failed attempt; the task's state now, None for a stale fence."""
+        ...
+
+    def invalidate(self, lease: Lease, corrupt: CorruptInput) -> None:
+        """Send the task that made a lost input back to work, and this one to wait for it."""
+        ...
+
+    def defer(self, lease: Lease, deferral: Deferral) -> None:
+        """Keep a task running without a worker until an outside event finishes it."""
+        ...
+
+    def release(self, leases: Sequence[Lease], *, reason: str) -> None:
+        """Give leases back: the attempts do not count."""
+        ...
+
+
+class Claimed(NamedTuple):
+    lease: Lease
+    job: ClaimedJob
+
+
+class Wakeable(Protocol):
+    """Something that says when it is worth asking again; a `Notifier` is one."""
+
+    def fileno(self) -> int: ...
+
+    def hear(self) -> None: ...
+
+
+class WorkSource(Protocol):
+    """What a worker asks for work."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other workers could run what this one gives back.
+
+        Then an answer that fails to come is waited for, and a fault of this machine excludes it
+        from some work. Without, either ends the worker, with progress saved.
+        """
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is, or may come, anything to do; False ends the worker."""
+        ...
+
+    @property
+    def ask_at_s(self) -> float:
+        """When it is worth asking again, by the monotonic clock."""
+        ...
+
+    @property
+    def wakes(self) -> Sequence[Wakeable]:
+        """What tells an idle worker that it is worth asking before that."""
+        ...
+
+    def ask_soon(self) -> None:
+        """Something ended, or a hint came: ask when the worker next has room."""
+        ...
+
+    def claim(self, room: int, busy: Collection[str]) -> list[Claimed]:
+        """Leases for up to `room` tasks, those of one job together.
+
+        Also called now and then with no room, because a source looks after what vanished workers
+        held. `busy` are the names of the jobs that this worker still holds leases of: the others
+        may be closed. Raises `LedgerError`.
+        """
+        ...
+
+    def finished(self, job: ClaimedJob, step: str) -> None:
+        """Tasks of a step are done and recorded: others may be claimable because of it."""
+        ...
+
+    def leave(self, reason: str | None) -> None:
+        """The worker comes to its end, for this reason if it was asked to: say so to the jobs."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open, however the worker ended."""
+        ...
