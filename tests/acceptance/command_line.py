@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 PIPELINES = Path(__file__).with_name("pipelines.py")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 200.0
+"""How long anything may take, on a machine that is busy with something else."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ right above a block says what else is to be known:
     <!-- numbers: chance -->   the numbers may differ: they say how far a killed run came
     <!-- not run: REASON -->   it is not
 
-The blocks of a page are one shell session, in a folder that has a copy of the examples. Nothing
-is downloaded there: the talk that some pages transcribe comes from the cache of samples.
+The blocks of a page are one shell session, in a folder that has a copy of the examples; what is to
+be killed is given more time where the machine is busy. Nothing is downloaded there: the talk that
+some pages transcribe comes from the cache of samples.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ import samples
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PATIENT = Path(__file__).with_name("patient_timeout.py")
+PAGE_S = 800
+"""How long the commands of a page may take, on a machine that is busy with something else."""
 KILLED = 137
 SHELL = ("console", "sh", "bash", "shell")
 
@@ -113,8 +117,12 @@ def is_output(path: Path) -> bool:
 
 def play(script: str, here: Path) -> list[tuple[list[str], int]]:
     """Output and exit code of every command, as a person at a terminal without colours sees it."""
+    own = here.parent / "bin"
+    own.mkdir()
+    (own / "timeout").write_text(f'#!/bin/sh\nexec {sys.executable} {PATIENT} "$@"\n')
+    (own / "timeout").chmod(0o755)
     environ = {
-        "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}",
+        "PATH": f"{own}:{sys.prefix}/bin:{os.environ['PATH']}",
         "HOME": str(here.parent),
         "LANG": "C.UTF-8",
         "INTERMISSION_SLOTS": "2",
@@ -127,7 +135,7 @@ def play(script: str, here: Path) -> list[tuple[list[str], int]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=PAGE_S,
     )
     parts = re.findall(rf"{_BEGIN}\n(.*?){_END}(\d+)\n", done.stdout, re.DOTALL)
     return [(output.splitlines(), int(code)) for output, code in parts]
@@ -158,6 +166,7 @@ def matches(shown: list[str], found: list[str]) -> bool:
     return wanted <= there if more else wanted == there
 
 
+@pytest.mark.timeout(PAGE_S + 100)
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_command_does_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     staging = tmp_path / "staging"
