@@ -23,7 +23,7 @@ TTL_S = 60.0
 
 
 def light(count: int, folder: Path) -> float:
-    job = make_job(load(ref("light")), ref("light"), Source("file:///none", "0"), {"count": count})
+    job = make_job(load(ref("light")), Source("file:///none", "0"), {"count": count})
     ledger = SqliteLedger(folder / "ledger.sqlite")
     began_s = time.perf_counter()
     ledger.submit(job, expand(job, {}))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from intermission.composition.fleet import Fleet
 from intermission.model import TaskState
+from intermission.pipeline import load
 from intermission.settings import Settings
 
 WORKERS = 2
@@ -27,7 +28,7 @@ def prepare(url: str) -> None:
 
 def work(url: str) -> None:
     argv = [sys.executable, "-m", "intermission", "worker", "--ledger", url]
-    os.execv(sys.executable, [*argv, "--slots", "1"])
+    os.execv(sys.executable, [*argv, "--slots", "1", "--pipeline", str(_PIPELINES)])
 
 
 @contextmanager
@@ -45,11 +46,13 @@ class Client:
         return str(path)
 
     def enqueue(self, count: int) -> None:
-        self._fleet.submit(f"{_PIPELINES}:light", self._source(f"{count}.txt"), {"count": count})
+        self._fleet.submit(
+            load(f"{_PIPELINES}:light"), self._source(f"{count}.txt"), {"count": count}
+        )
 
     def done(self) -> int:
         rows = self._fleet.ledger.jobs()
         return sum(row.counts.get("nothing", {}).get(TaskState.DONE, 0) for row in rows)
 
     def send(self, n: int) -> None:
-        self._fleet.submit(f"{_PIPELINES}:told", self._source(f"{n}.txt"), {"n": n})
+        self._fleet.submit(load(f"{_PIPELINES}:told"), self._source(f"{n}.txt"), {"n": n})

@@ -8,6 +8,7 @@ in the backend that met them.
     IntermissionError                 1
     ├── UsageError                    2   the command or the pipeline is wrong
     │   ├── PipelineError             2   a pipeline does not load, or its graph is wrong
+    │   │   └── NoPipeline            2   this process does not have it, or has another version
     │   └── ParameterError            2   a parameter has the wrong name or type
     ├── EnvironmentFault              4   the machine, the disk or the ledger is wrong
     │   ├── LedgerError               4
@@ -64,6 +65,10 @@ class UsageError(IntermissionError):
 
 class PipelineError(UsageError):
     """A pipeline could not be loaded, or its steps do not fit together."""
+
+
+class NoPipeline(PipelineError):
+    """This process does not have the pipeline that a job asks for, or has another version of it."""
 
 
 class ParameterError(UsageError):

@@ -235,8 +235,8 @@ class Job:
 
     key: str
     pipeline: str
-    ref: str
-    """How a slot finds the pipeline's code: an entry point, `module:name` or `file.py:name`."""
+    graph: str
+    """What `graph_of` its steps gives: part of its key, so that another graph is another job."""
     source: Source
     params: str
     """All parameters with their values, as canonical JSON."""
@@ -244,6 +244,13 @@ class Job:
     priority: int = 0
     not_before_ms: int = 0
     """Nothing of it is claimable sooner. No part of its key, as the priority is none."""
+    output: str = ""
+    """The folder or prefix of its outputs. No part of its key either."""
+
+    @property
+    def code(self) -> str:
+        """What a worker must have to run it: this pipeline with this graph."""
+        return code_of(self.pipeline, self.graph)
 
     def step(self, name: str) -> StepSpec:
         for spec in self.steps:
@@ -260,6 +267,29 @@ class Job:
         data["source"] = Source(**data["source"])
         data["steps"] = tuple(_step_from(step) for step in data["steps"])
         return cls(**data)
+
+
+def graph_of(steps: Iterable[StepSpec]) -> str:
+    """The identity of a graph: everything in it that decides what a step is called with."""
+    described = {
+        spec.name: {
+            "version": spec.version,
+            "kind": spec.kind,
+            "edges": sorted((edge.param, edge.upstream, edge.kind) for edge in spec.edges),
+            "params": sorted(spec.params),
+            "plan": spec.plan,
+            "reads_source": spec.reads_source,
+            "durable": spec.durable,
+            "skippable": spec.skippable,
+        }
+        for spec in steps
+    }
+    return identity("graph", canonical(described))
+
+
+def code_of(pipeline: str, graph: str) -> str:
+    """The name under which workers say that they have a pipeline, in one version of it."""
+    return f"{pipeline}@{graph[:16]}"
 
 
 def _step_from(data: dict[str, Any]) -> StepSpec:

@@ -54,6 +54,7 @@ class Cli:
             "GATE": str(self.folder / "gate"),
             "INTERMISSION_SLOTS": "2",
             "INTERMISSION_RETRY_DELAYS_S": "0",
+            "INTERMISSION_PIPELINES": str(PIPELINES),
         }
 
     def __call__(

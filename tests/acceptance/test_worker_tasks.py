@@ -59,7 +59,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def test_a_job_is_done_by_a_worker_that_has_only_the_server(served: Served, tmp_path: Path) -> None:
     path = tmp_path / "a film.bin"
     path.write_bytes(bytes(range(250)) * 6000)
-    job = make_job(PIPELINE, "tests:copying", identify(path, MemoryStore()), {})
+    job = make_job(PIPELINE, identify(path, MemoryStore()), {})
     served.bench.ledger.submit(job, expand(job, {}))
 
     _work(served, job, tmp_path / "worker")

@@ -46,8 +46,8 @@ def install(folder: Path, release: int, lacks: Sequence[str] = ()) -> Path:
 
 
 def pipelines_of(names: Sequence[str]) -> dict[str, str]:
-    """How a process is told which pipelines it has: jobs name a module of its own path."""
-    return {}
+    """How a process is told which pipelines it has."""
+    return {"INTERMISSION_PIPELINES": ",".join(names)}
 
 
 def ref(pipeline: str) -> str:

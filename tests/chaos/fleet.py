@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import psutil
 
-from chaos.commands import SECRET, argv, environment, install, ref, run_command
+from chaos.commands import SECRET, argv, environment, install, run_command
 from chaos.journal import Journal
-from chaos.schedule import NEWER, OLDER, PIPELINES
+from chaos.schedule import NEWER, OLDER
 from chaos.scratch import Scratch
 from servers import die_with_parent, free_port
 from servers.postgres import PostgresServer
@@ -167,10 +167,9 @@ class Fleet:
         }
         self.server = self._program(
             "server",
-            ["serve", "--port", self.port, "--ledger", self.database.url, "--store", self.store,
-             *(word for name in PIPELINES for word in ("--pipeline", ref(name)))],
+            ["serve", "--port", self.port, "--ledger", self.database.url, "--store", self.store],
             self._environment("server", NEWER) | {"INTERMISSION_ADMIN_SECRET": SECRET},
-        )  # fmt: skip
+        )
         self.hosts: dict[str, Host] = {}
 
     def _environment(self, name: str, release: int, lacks: Sequence[str] = ()) -> dict[str, str]:

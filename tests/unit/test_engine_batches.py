@@ -39,7 +39,7 @@ SHEET = Pipeline("sheet", [cells, fill])
 
 
 def bench_of(tmp_path: Path, **params: object) -> Bench:
-    made = Bench(tmp_path, SHEET, make_job(SHEET, "x:y", Source("test:x", "f"), params))
+    made = Bench(tmp_path, SHEET, make_job(SHEET, Source("test:x", "f"), params))
     made.submit()
     made.finish(made.take()[0])
     return made
@@ -112,7 +112,7 @@ def test_only_what_is_not_durable_is_handed_over_in_batches(
 ) -> None:
     """Nothing waits in a slot behind a task that may turn out long."""
     table = Pipeline("table", [cells, mapped])
-    bench = Bench(tmp_path, table, make_job(table, "x:y", Source("test:x", "f"), {}))
+    bench = Bench(tmp_path, table, make_job(table, Source("test:x", "f"), {}))
     bench.submit()
     bench.finish(bench.take()[0])
     stats = StepStats()
@@ -164,7 +164,7 @@ FILES = Pipeline("files", [nos, keep, look])
 
 @pytest.mark.parametrize("named", [False, True])
 def test_only_files_that_a_result_names_are_fetched(tmp_path: Path, named: bool) -> None:
-    bench = Bench(tmp_path, FILES, make_job(FILES, "x:y", Source("test:x", "f"), {"named": named}))
+    bench = Bench(tmp_path, FILES, make_job(FILES, Source("test:x", "f"), {"named": named}))
     bench.submit()
     lease = bench.take_until("look")
     for stat in list(bench.store.list("")):

@@ -74,7 +74,7 @@ PLANS = {
 
 
 def made(source: Source = SOURCE, **params: object) -> Job:
-    return make_job(TALK, "talk.py:talk", source, params)
+    return make_job(TALK, source, params)
 
 
 def named(job: Job, plans: dict[str, list[str]] = PLANS) -> dict[str, str]:

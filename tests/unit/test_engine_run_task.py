@@ -61,7 +61,7 @@ LARGE = Pipeline("large", [lines, large, total, odd])
 
 
 def bench_of(tmp_path: Path, source: Source | None = None, **params: object) -> Bench:
-    job: Job = make_job(LARGE, "x:y", source or Source("test:x", "f"), params)
+    job: Job = make_job(LARGE, source or Source("test:x", "f"), params)
     made = Bench(tmp_path / "scratch", LARGE, job)
     made.submit()
     return made

@@ -59,9 +59,7 @@ class Two(Bench):
 
     def __init__(self, scratch: Path) -> None:
         source = Source("file:///media/film.mp4", "f" * 64, 1)
-        first, second = (
-            make_job(STAGES, "stages:STAGES", source, {"way": way}) for way in ("old", "new")
-        )
+        first, second = (make_job(STAGES, source, {"way": way}) for way in ("old", "new"))
         super().__init__(scratch, STAGES, first)
         self.submit()
         self.finish_all()

@@ -120,7 +120,7 @@ def test_canonical_does_not_depend_on_order() -> None:
 JOB = Job(
     key="k",
     pipeline="transcribe",
-    ref="file.py:transcribe",
+    graph="0123456789abcdef0123",
     source=Source("file:///videos/meeting%20one.mp4", "f1", 9),
     params='{"every_s":60}',
     steps=(

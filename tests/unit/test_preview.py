@@ -65,7 +65,7 @@ class Hooked(MemoryStore):
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    bench = Bench(tmp_path, ROW, make_job(ROW, "row", Source("file:///a.mp4", "f"), {}))
+    bench = Bench(tmp_path, ROW, make_job(ROW, Source("file:///a.mp4", "f"), {}))
     bench.submit()
     return bench
 
@@ -128,9 +128,7 @@ def test_the_end_is_the_steps_own(bench: Bench) -> None:
 
 def benches(tmp_path: Path) -> Iterator[Bench]:
     for number in count():
-        bench = Bench(
-            tmp_path / str(number), ROW, make_job(ROW, "row", Source("file:///a.mp4", "f"), {})
-        )
+        bench = Bench(tmp_path / str(number), ROW, make_job(ROW, Source("file:///a.mp4", "f"), {}))
         bench.submit()
         finish(bench)
         finish(bench, 0)

@@ -45,7 +45,7 @@ FILM = Pipeline("film", [rungs, pieces, encode])
 
 
 def bench_of(tmp_path: Path, **params: str) -> Bench:
-    bench = Bench(tmp_path, FILM, make_job(FILM, "film", Source("file:///a.mp4", "f"), params))
+    bench = Bench(tmp_path, FILM, make_job(FILM, Source("file:///a.mp4", "f"), params))
     bench.submit()
     return bench
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from intermission.cli.command import say
-from intermission.cli.options import HERE, Location, Verbose, open_app
+from intermission.cli.options import HERE, Location, Pipelines, Verbose, open_app
 
 
 def finish(
@@ -16,6 +16,7 @@ def finish(
     ],
     result: Annotated[str, typer.Option(metavar="JSON", help="What the step would have returned.")],
     place: Location = HERE,
+    pipeline: Pipelines = None,
     verbose: Verbose = False,
 ) -> None:
     """Finish a task that a step deferred.
@@ -24,5 +25,6 @@ def finish(
     """
     from intermission.operations import retry
 
-    name = retry.finish(open_app(verbose), token, result, place)
+    app = open_app(verbose, pipelines=tuple(pipeline) if pipeline else None)
+    name = retry.finish(app, token, result, place)
     say(f"{name} is done")

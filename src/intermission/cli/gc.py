@@ -37,7 +37,7 @@ def gc(
     grace_s = app.settings.gc_grace_s if grace_s is None else grace_s
     documents: list[dict[str, Any]] = []
     for source, workspace in app.workspaces(as_location(place)):
-        swept = app.gc(workspace, grace_s=grace_s, dry_run=dry_run)
+        swept = app.gc(source, workspace, grace_s=grace_s, dry_run=dry_run)
         documents.append(
             {
                 "source": str(source),

@@ -79,7 +79,7 @@ def _print_job(found: Found, rows: list[TaskRow]) -> None:
 
     job = found.row.job
     print(f"job       {job.key}")
-    print(f"pipeline  {job.pipeline} ({job.ref})")
+    print(f"pipeline  {job.pipeline} ({job.code})")
     print(f"source    {near(found.source)}")
     print(f"params    {job.params}")
     print(f"state     {found.row.state}")

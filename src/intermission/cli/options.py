@@ -41,6 +41,14 @@ PipelineName = Annotated[
         metavar="PIPELINE", help="An installed pipeline, module:name or path/to/file.py:name."
     ),
 ]
+Pipelines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pipeline",
+        metavar="PIPELINE",
+        help="Have this one too: path/to/file.py:name or module:name. Repeatable.",
+    ),
+]
 Params = Annotated[
     list[str] | None,
     typer.Option(

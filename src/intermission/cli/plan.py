@@ -48,12 +48,10 @@ def plan(
     """
     from intermission.cli.jsonout import emit
     from intermission.operations.forecast import forecast
-    from intermission.pipeline import load
-    from intermission.pipeline.load import resolve
 
     refuse_option(pipeline)
     app = open_app(verbose)
-    loaded = load(pipeline)
+    loaded = app.catalog.add(pipeline)
     places, own = own_options(sources or (), loaded)
     params = parse_params(param) | own
     if not places:
@@ -62,7 +60,7 @@ def plan(
     loaded.bind(params)
     documents: list[dict[str, Any]] = []
     for path in app.sources(places, include or (), loaded.output):
-        job, expected = forecast(app, loaded, resolve(pipeline), path, params)
+        job, expected = forecast(app, loaded, path, params)
         document = _document(path, job, expected)
         documents.append(document)
         if not as_json:

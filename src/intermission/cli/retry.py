@@ -15,6 +15,7 @@ from intermission.cli.options import (
     JobName,
     LedgerUrl,
     Location,
+    Pipelines,
     ServerUrl,
     Verbose,
     open_app,
@@ -34,6 +35,7 @@ def retry(
         int | None, typer.Option(metavar="N", help="How many tasks run at a time.")
     ] = None,
     place: Location = HERE,
+    pipeline: Pipelines = None,
     as_json: AsJson = False,
     as_jsonl: AsJsonLines = False,
     ledger: LedgerUrl = None,
@@ -51,7 +53,13 @@ def retry(
     from intermission.operations import find_job, find_task, start_reaper
     from intermission.operations.retry import put_back
 
-    app = open_app(verbose, ledger=ledger, server=server, slots=slots)
+    app = open_app(
+        verbose,
+        ledger=ledger,
+        server=server,
+        slots=slots,
+        pipelines=tuple(pipeline) if pipeline else None,
+    )
     whole = fresh and not task
     reaper = start_reaper()
     try:
@@ -69,7 +77,7 @@ def retry(
         raise
     return carry_out(
         app,
-        known.ref,
+        known.pipeline,
         [str(found.source)],
         json.loads(known.params),
         as_json=as_json,

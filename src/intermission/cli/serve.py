@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from intermission.cli.command import say
-from intermission.cli.options import LedgerUrl, Verbose, open_app
+from intermission.cli.options import LedgerUrl, Pipelines, Verbose, open_app
 
 _SERVE = "intermission.web.serving:serve"
 """By its name, as an ASGI server is given an application: this layer imports nothing of it."""
@@ -32,10 +32,7 @@ def serve(
         Path | None,
         typer.Option(metavar="FOLDER", help="For the ledger and the store, if none is given."),
     ] = None,
-    pipeline: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PIPELINE", help="Offer this one too: file.py:name. Repeatable."),
-    ] = None,
+    pipeline: Pipelines = None,
     root: Annotated[
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="Files below it may be submitted. Repeatable."),
@@ -49,7 +46,13 @@ def serve(
     """
     from intermission.errors import EnvironmentFault
 
-    settings = open_app(verbose, ledger=ledger, store=store, data_dir=data_dir).settings
+    settings = open_app(
+        verbose,
+        ledger=ledger,
+        store=store,
+        data_dir=data_dir,
+        pipelines=tuple(pipeline) if pipeline else None,
+    ).settings
     try:
         run = resolve_name(_SERVE)
     except ModuleNotFoundError as e:
@@ -63,7 +66,6 @@ def serve(
         settings,
         host=host,
         port=port,
-        pipelines=pipeline or (),
         roots=root or (),
         on_ready=lambda address: say(f"listening on {address}"),
     )

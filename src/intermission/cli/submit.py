@@ -27,6 +27,7 @@ from intermission.errors import IntermissionError, UsageError
 if TYPE_CHECKING:
     from intermission.composition.fleet import Fleet
     from intermission.composition.locations import Location
+    from intermission.pipeline import Pipeline
 
 
 def submit(
@@ -63,18 +64,17 @@ def submit(
     refuse_option(pipeline)
     settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
     from intermission.composition.fleet import Fleet
-    from intermission.pipeline import load
 
-    loaded = load(pipeline)
+    fleet = Fleet(settings)
+    loaded = fleet.app.catalog.add(pipeline)
     places, own = own_options(sources, loaded)
     if not places:
         raise UsageError("no source is given.", remedy="Name files or folders to run it over.")
-    fleet = Fleet(settings)
     params = {**parse_params(param), **own}
     loaded.bind(params)
     found = fleet.app.sources(places, include or (), loaded.output)
     how = {"priority": priority, "not_before_ms": _moment(not_before)}
-    return _submit_all(fleet, pipeline, found, params, how, as_json)
+    return _submit_all(fleet, loaded, found, params, how, as_json)
 
 
 def _moment(text: str | None) -> int:
@@ -91,7 +91,7 @@ def _moment(text: str | None) -> int:
 
 def _submit_all(
     fleet: Fleet,
-    pipeline: str,
+    pipeline: Pipeline,
     places: Sequence[Location],
     params: dict[str, str],
     how: dict[str, int],

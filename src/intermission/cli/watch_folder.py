@@ -80,16 +80,15 @@ def watch_folder(
     refuse_option(pipeline)
     settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
     from intermission.composition.fleet import Fleet
-    from intermission.pipeline import load
     from intermission.services.folder_watch import FolderWatch
     from intermission.services.watch_scheduler import Watching, watch_of
 
-    folders, own = own_options(places, load(pipeline))
+    fleet = Fleet(settings)
+    folders, own = own_options(places, fleet.app.catalog.add(pipeline))
     if not folders:
         raise UsageError("no place is given.", remedy="Name a folder or URL to watch.")
     params = {**parse_params(param), **own}
     how = {"include": include or (), "priority": priority}
-    fleet = Fleet(settings)
     watched = [FolderWatch(fleet, pipeline, folder, params, **how) for folder in folders]
     watches = [watch_of(folder, every_s, cron, timezone, queue) for folder in watched]
     with closing(fleet.open_ledger()) as opened:

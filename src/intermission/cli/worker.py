@@ -8,6 +8,7 @@ from intermission.cli.options import (
     LeaseTtlS,
     LedgerUrl,
     OutputDir,
+    Pipelines,
     RenewEveryS,
     RetryDelaysS,
     ServerUrl,
@@ -22,6 +23,7 @@ from intermission.cli.options import (
 def worker(
     ledger: LedgerUrl = None,
     server: ServerUrl = None,
+    pipeline: Pipelines = None,
     slots: Slots = None,
     can: Can = None,
     drain_s: DrainS = None,
@@ -46,6 +48,7 @@ def worker(
         verbose,
         ledger=ledger,
         server=server,
+        pipelines=tuple(pipeline) if pipeline else None,
         slots=slots,
         can=tuple(can) if can else None,
         drain_s=drain_s,

@@ -31,7 +31,6 @@ from intermission.engine.receipt import quarantine, receipt_key
 from intermission.engine.workspace import Workspace, alive, dead, living, worker_name
 from intermission.errors import (
     NotFound,
-    PipelineError,
     SourceError,
     UsageError,
     WorkspaceBusy,
@@ -41,7 +40,9 @@ from intermission.maintenance.rebuild import adopt_all, rebuild, remember_job
 from intermission.maintenance.superseded_outputs import bring_back, given_up_ms
 from intermission.maintenance.verify import verify
 from intermission.model import Job, JobState, TaskState
-from intermission.pipeline import Pipeline, load
+from intermission.pipeline import Pipeline
+from intermission.pipeline.catalog import Catalog
+from intermission.pipeline.context import is_output_name
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
@@ -79,6 +80,8 @@ class App:
         self.clock = clock or SystemClock()
         self.shared = shared_ledger(settings)
         """How to open the one ledger for all jobs, if there is one."""
+        self.catalog = Catalog(settings.pipelines)
+        """The pipelines this process may run."""
 
     def workspace(self, source: Location, output: str | None = None) -> Workspace:
         """A source's workspace; `output` names the folder for its outputs."""
@@ -164,7 +167,6 @@ class App:
     def submit(
         self,
         pipeline: Pipeline,
-        ref: str,
         path: Location,
         params: Mapping[str, Any],
         *,
@@ -194,7 +196,7 @@ class App:
         source = identify_location(path, store, self.settings)
         if expected is None:
             params = self.params_of(pipeline, path, params)
-        job = make_job(pipeline, ref, source, params)
+        job = make_job(pipeline, source, params)
         job = replace(job, priority=priority, not_before_ms=not_before_ms)
         if expected not in (None, job.key):
             raise UsageError(
@@ -253,7 +255,7 @@ class App:
         with self.writing(workspace) as ledger:
             return _rebuild(ledger, workspace)
 
-    def gc(self, workspace: Workspace, *, grace_s: float, dry_run: bool) -> Swept:
+    def gc(self, source: Location, workspace: Workspace, *, grace_s: float, dry_run: bool) -> Swept:
         if grace_s < self.settings.lease_ttl_s:
             raise UsageError(
                 f"a grace of {grace_s:g} s is shorter than a lease, "
@@ -270,19 +272,25 @@ class App:
                     self.clock,
                     grace_s=grace_s,
                     dry_run=dry_run,
-                    outputs_of=lambda key: self._outputs_of(store, key),
+                    outputs_of=lambda key: self._outputs_of(source, store, key),
                     given_up_ms=partial(given_up_ms, ledger),
                 )
         except WorkspaceBusy:
             return Swept(0, 0, 0, in_use=True)
 
-    def _outputs_of(self, store: Store, job_key: str) -> Store | None:
-        """Where a remembered job publishes; None where its pipeline is not to be found here."""
+    def _outputs_of(self, source: Location, store: Store, job_key: str) -> Store | None:
+        """Where a remembered job of this source publishes; None where its record does not say.
+
+        Others may have written the record: it names a folder among the source's outputs, and
+        neither code nor another source.
+        """
         try:
-            job = Job.from_json(store.read(f"jobs/{job_key}.json").decode())
-            workspace = self.workspace(location_of(job.source), load(job.ref).output)
-        except (NotFound, PipelineError):
+            output = Job.from_json(store.read(f"jobs/{job_key}.json").decode()).output
+        except (NotFound, ValueError, TypeError, KeyError):
             return None
+        if not is_output_name(output) or "/" in output:
+            return None
+        workspace = self.workspace(source, output)
         return None if workspace.open_outputs is None else workspace.open_outputs()
 
 

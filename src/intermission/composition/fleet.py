@@ -16,8 +16,7 @@ from intermission.engine.workspace import Workspace
 from intermission.errors import UsageError
 from intermission.maintenance.superseded_outputs import bring_back
 from intermission.model import Job
-from intermission.pipeline import load
-from intermission.pipeline.load import resolve
+from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger
 from intermission.ports.notifier import Notifier
 from intermission.settings import Settings
@@ -55,11 +54,11 @@ class Fleet:
 
     def workspace(self, job: Job) -> Workspace:
         """Where a job's receipts, artifacts and outputs are."""
-        return self.app.workspace_of_job(job, load(job.ref).output)
+        return self.app.workspace_of_job(job, job.output)
 
     def submit(
         self,
-        ref: str,
+        pipeline: Pipeline,
         place: str | Location,
         params: Mapping[str, Any],
         *,
@@ -75,12 +74,11 @@ class Fleet:
             from intermission.composition.server_client import submit_remotely
 
             how = {"priority": priority, "not_before_ms": not_before_ms}
-            params = self.app.params_of(load(ref), where, params)
-            key, is_new = submit_remotely(self.settings, load(ref).name, where, params, **how)
+            params = self.app.params_of(pipeline, where, params)
+            key, is_new = submit_remotely(self.settings, pipeline.name, where, params, **how)
             return self.ledger.jobs(key)[0].job, is_new
         submission = self.app.submit(
-            load(ref),
-            resolve(ref),
+            pipeline,
             where,
             params,
             priority=priority,
@@ -107,10 +105,11 @@ class Fleet:
         """What a worker needs to run the tasks of a job."""
         (row,) = ledger.jobs(key)
         job, workspace = row.job, self.workspace(row.job)
+        ref = self.app.catalog.of(job).ref
         if self.settings.server is not None:
             from intermission.backends.http.workspace import job_from_here
 
             job = job_from_here(job, self.settings.server)
         store = workspace.open_store()
         bring_back(ledger, store, job)
-        return OpenJob(workspace, job, ledger, store, worker, self.settings)
+        return OpenJob(workspace, job, ledger, store, worker, self.settings, ref=ref)

@@ -32,6 +32,8 @@ class OpenJob:
     idle_until_s: float = 0.0
     """Nothing was claimable; ask again then, or when one of its tasks ends."""
     resources: ExitStack = field(default_factory=ExitStack)
+    ref: str = ""
+    """Where slots find the pipeline: what this worker's catalog says, never the job."""
 
     @property
     def name(self) -> str:
@@ -46,6 +48,7 @@ class OpenJob:
         return JobContext(
             name=self.name,
             job=self.job,
+            ref=self.ref,
             open_store=self.workspace.open_store,
             open_outputs=self.workspace.open_outputs,
             fetch_source=self.workspace.fetch_source,

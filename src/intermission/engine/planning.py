@@ -32,17 +32,17 @@ Plans = Mapping[str, Sequence[str]]
 """The chunks of every plan that is done, as canonical texts in order, by the plan's name."""
 
 
-def make_job(pipeline: Pipeline, ref: str, source: Source, params: Mapping[str, Any]) -> Job:
+def make_job(pipeline: Pipeline, source: Source, params: Mapping[str, Any]) -> Job:
     """The job that this pipeline over this source with these parameters is."""
     bound = pipeline.bind(params, source)
-    versions = canonical({spec.name: spec.version for spec in pipeline.specs})
     return Job(
-        key=identity("job", pipeline.name, versions, source.fingerprint, bound),
+        key=identity("job", pipeline.name, pipeline.graph, source.fingerprint, bound),
         pipeline=pipeline.name,
-        ref=ref,
+        graph=pipeline.graph,
         source=source,
         params=bound,
         steps=pipeline.specs,
+        output=pipeline.output,
     )
 
 

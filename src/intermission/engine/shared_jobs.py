@@ -12,7 +12,7 @@ from itertools import groupby
 from random import uniform
 
 from intermission.engine.open_job import OpenJob
-from intermission.errors import IntermissionError, LedgerError
+from intermission.errors import IntermissionError, LedgerError, NoPipeline
 from intermission.model import Failure, Lease
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
@@ -96,6 +96,11 @@ class SharedJobs:
             opened = self._open.get(job_key) or self._open_job(job_key)
         except LedgerError:
             raise
+        except NoPipeline as e:  # nobody's attempt: another worker has it, or will
+            log.warning("job %s cannot be worked on here: %s", job_key[:10], e)
+            self._ledger.release([(one.task_id, one.fence) for one in leases], reason=e.message)
+            self.ask_at_s = now_s + POLL_S
+            return []
         except IntermissionError as e:
             log.warning("job %s cannot be worked on here: %s", job_key[:10], e)
             delay_s = self._settings.retry_delays_s[0]

@@ -142,10 +142,10 @@ class _Slot:
         job = context.job
         if context.name not in self._works:
             use(context.settings)
-            pipeline = load(job.ref)
-            if pipeline.specs != job.steps:
+            pipeline = load(context.ref)
+            if pipeline.code != job.code:
                 raise PipelineError(
-                    f"{job.ref} is not the pipeline this job was planned with.",
+                    f"{context.ref} is not the pipeline this job was planned with.",
                     remedy="Its code changed meanwhile: run the same command again.",
                 )
             self._works[context.name] = Work(

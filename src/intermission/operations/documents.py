@@ -35,7 +35,7 @@ class JobDocument(BaseModel):
 
     job: str
     pipeline: str
-    ref: str
+    code: str
     source: str
     params: dict[str, Any]
     priority: int
@@ -52,7 +52,7 @@ class JobDocument(BaseModel):
         return cls(
             job=job.key,
             pipeline=job.pipeline,
-            ref=_text(job.ref),
+            code=_text(job.code),
             source=_text(str(location_of(job.source))) if source is None else str(source),
             params=json.loads(job.params),
             priority=job.priority,

@@ -21,7 +21,7 @@ from intermission.ports.store import Store
 
 
 def forecast(
-    app: App, pipeline: Pipeline, ref: str, path: Location, params: Mapping[str, Any]
+    app: App, pipeline: Pipeline, path: Location, params: Mapping[str, Any]
 ) -> tuple[Job, Iterator[tuple[Task, bool, str]]]:
     """The job of a source, and what a run would do with the tasks that can be named now.
 
@@ -30,7 +30,7 @@ def forecast(
     workspace = app.workspace(path)
     store = workspace.open_store()
     source = identify_location(path, store, app.settings, remember=False)
-    job = make_job(pipeline, ref, source, app.params_of(pipeline, path, params))
+    job = make_job(pipeline, source, app.params_of(pipeline, path, params))
     in_ledger: dict[str, Output] = {}
     if any(not spec.durable for spec in job.steps):  # else there is nothing to open a ledger for
         with app.reading(workspace) as ledger:

@@ -14,7 +14,6 @@ from intermission.engine.workspace import Workspace
 from intermission.errors import UsageError
 from intermission.model import Job, Lease, TaskRow, TaskState
 from intermission.operations.job_lookup import Found
-from intermission.pipeline import load
 from intermission.ports.ledger import Ledger
 
 
@@ -47,17 +46,17 @@ def finish(app: App, token: str, result: str, place: str) -> str:
         with app.writing(workspace) as ledger:
             lease = ledger.deferred(token)
             if lease is not None:
-                return _finish(workspace, ledger, lease, result)
+                return _finish(app, workspace, ledger, lease, result)
     raise UsageError(
         f"no task at or below {as_location(place)} waits for {token!r}.",
         remedy="It is finished, timed out, or somewhere else: --in says where to look.",
     )
 
 
-def _finish(workspace: Workspace, ledger: Ledger, lease: Lease, result: str) -> str:
+def _finish(app: App, workspace: Workspace, ledger: Ledger, lease: Lease, result: str) -> str:
     (row,) = ledger.jobs(lease.job_key)
     name = lease.step if lease.chunk is None else f"{lease.step}[{lease.index}]"
-    work = _work(workspace, row.job)
+    work = _work(app, workspace, row.job)
     try:
         finished = finish_deferred(work, lease, result)
     except (ValidationError, KeyError) as e:
@@ -75,10 +74,10 @@ def _finish(workspace: Workspace, ledger: Ledger, lease: Lease, result: str) -> 
     return name
 
 
-def _work(workspace: Workspace, job: Job) -> Work:
+def _work(app: App, workspace: Workspace, job: Job) -> Work:
     return Work(
         job=job,
-        pipeline=load(job.ref),
+        pipeline=app.catalog.of(job).pipeline,
         store=workspace.open_store(),
         outputs=None,
         scratch=workspace.folder / "scratch",

@@ -27,8 +27,7 @@ from intermission.engine.workspace import Workspace, worker_name
 from intermission.errors import EnvironmentFault, IntermissionError, WorkspaceBusy
 from intermission.maintenance.preview import Previews
 from intermission.model import FINISHED, Job, JobRow, JobState, TaskRow, TaskState
-from intermission.pipeline import Pipeline, load
-from intermission.pipeline.load import resolve
+from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger
 
 FAILURES_SHOWN = 5
@@ -116,7 +115,7 @@ def run(
     """
     reaper = reaper or start_reaper()
     try:
-        pipeline = load(ref)
+        pipeline = app.catalog.add(ref)
         if read is not None:
             places, own = read(places, pipeline)
             params = {**params, **own}
@@ -126,7 +125,7 @@ def run(
     except BaseException:
         reaper.close()
         raise
-    host = _Host(app, pipeline, resolve(ref), params, reporter, fresh, thorough, expected)
+    host = _Host(app, pipeline, params, reporter, fresh, thorough, expected)
     settings, clock = app.settings, app.clock
     host.worker = worker = Worker(
         OwnJobs(host.open_jobs(runs), host.name, settings, clock, host.end),
@@ -152,7 +151,6 @@ class _Host:
 
     app: App
     pipeline: Pipeline
-    ref: str
     params: Mapping[str, Any]
     reporter: Reporter
     fresh: bool
@@ -191,7 +189,6 @@ class _Host:
         try:
             submission = self.app.submit(
                 self.pipeline,
-                self.ref,
                 run.path,
                 self.params,
                 fresh=self.fresh,
@@ -221,6 +218,7 @@ class _Host:
             settings=self.app.settings,
             stats=run.stats,
             resources=submission.held,
+            ref=self.app.catalog.of(submission.job).ref,
         )
         self._open[opened.name] = (run, submission)
         self.previews.watch(opened, self.pipeline)

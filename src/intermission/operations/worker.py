@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
@@ -21,8 +22,9 @@ from intermission.engine.workspace import worker_name
 from intermission.maintenance.preview import Previews
 from intermission.model import Event
 from intermission.operations.documents import VERSION, EventDocument
-from intermission.pipeline import load
 from intermission.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
@@ -36,6 +38,7 @@ def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
     with ExitStack() as held:
         held.callback(reaper.close)
         fleet, name = Fleet(settings), worker_name()
+        log.info("pipelines: %s", ", ".join(sorted(fleet.app.catalog.codes)))
         ledger = held.enter_context(closing(fleet.open_ledger()))
         notifiers = [held.enter_context(closing(notifier)) for notifier in open_notifiers(settings)]
         hooks: dict[str, Any] = {}
@@ -50,7 +53,7 @@ def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
 
         def open_job(key: str) -> OpenJob:
             opened = fleet.open_job(ledger, key, name)
-            previews.watch(opened, load(opened.job.ref))
+            previews.watch(opened, fleet.app.catalog.of(opened.job).pipeline)
             return opened
 
         clock = fleet.app.clock

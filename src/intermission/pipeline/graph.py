@@ -13,7 +13,16 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
 from intermission.errors import ParameterError, PipelineError
-from intermission.model import Edge, EdgeKind, Source, StepKind, StepSpec, canonical
+from intermission.model import (
+    Edge,
+    EdgeKind,
+    Source,
+    StepKind,
+    StepSpec,
+    canonical,
+    code_of,
+    graph_of,
+)
 from intermission.pipeline.context import Context, is_output_name
 from intermission.pipeline.hints import holds_set, list_item, type_name, without_none
 from intermission.pipeline.step import Step, encode_parameter
@@ -68,6 +77,16 @@ class Pipeline:
         self.specs: tuple[StepSpec, ...] = self._specs()
         _ = self._plan_of, self.parameters, self.preview_inputs
 
+    @cached_property
+    def graph(self) -> str:
+        """The identity of its steps and their edges."""
+        return graph_of(self.specs)
+
+    @property
+    def code(self) -> str:
+        """What a worker that has it says it can run, and a job of it asks for."""
+        return code_of(self.name, self.graph)
+
     def __repr__(self) -> str:
         return f"<pipeline {self.name}: {', '.join(self.steps)}>"
 
@@ -100,8 +119,7 @@ class Pipeline:
 
     def _specs(self) -> tuple[StepSpec, ...]:
         edges = {step.name: self._edges(step) for step in self.steps.values()}
-        # Dicts, not sets: the order of the steps is part of a job's key, and must be the same
-        # in every process.
+        # Dicts, not sets: the order of the steps must be the same in every process.
         waits = {name: dict.fromkeys(e.upstream for e in found) for name, found in edges.items()}
         for step in self.steps.values():
             if step.mapped:

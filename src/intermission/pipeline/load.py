@@ -37,6 +37,29 @@ def load(ref: str) -> Pipeline:
     )
 
 
+def load_all(ref: str) -> dict[str, Pipeline]:
+    """Every pipeline that a reference names, by a reference to each that names it alone.
+
+    A file, or a module with a colon and no name, stands for all that are defined there.
+    """
+    path, _, attribute = ref.rpartition(":") if ":" in ref else (ref, "", "")
+    if attribute or not is_reference(ref):
+        return {resolve(ref): load(ref)}
+    if path.endswith(".py"):
+        module = _import_file(Path(path))
+    else:
+        module = _import(lambda: importlib.import_module(path), ref)
+    found = {resolve(f"{path}:{name}"): value for name, value in _pipelines(module).items()}
+    if not found:
+        raise PipelineError(f"{ref}: no pipeline is defined there.", remedy=_offer(module))
+    return found
+
+
+def is_reference(text: str) -> bool:
+    """Whether this says where code is, instead of naming a pipeline."""
+    return ":" in text or text.endswith(".py")
+
+
 def names() -> list[str]:
     """The pipelines that installed packages offer."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})

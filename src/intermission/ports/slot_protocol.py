@@ -22,6 +22,8 @@ class JobContext:
     name: str
     """No two jobs that a worker has open share it."""
     job: Job
+    ref: str
+    """Where its code is, as the worker's own catalog has it."""
     open_store: Callable[[], Store]
     open_outputs: Callable[[], Store] | None
     fetch_source: Callable[[Source], Path] | None

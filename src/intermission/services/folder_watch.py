@@ -38,7 +38,6 @@ from intermission.errors import (
     StoreUnavailable,
 )
 from intermission.model import Job, Source, identity
-from intermission.pipeline import load
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
@@ -84,11 +83,10 @@ class FolderWatch:
     ) -> None:
         self.place = place
         self._fleet = fleet
-        self._ref = ref
         self._params = params
         self._include = include
         self._priority = priority
-        self._pipeline = load(ref)
+        self._pipeline = fleet.app.catalog.add(ref)
         self._pipeline.bind(params)
         self._files: dict[Location, _File] = {}
         self._lock = threading.Lock()
@@ -222,7 +220,7 @@ class FolderWatch:
         job = None
         if not self._is_known(ledger, place):
             how = {"priority": self._priority}
-            job, _ = self._fleet.submit(self._ref, place, self._params, **how)
+            job, _ = self._fleet.submit(self._pipeline, place, self._params, **how)
         file.is_done = True
         return job
 
@@ -236,7 +234,7 @@ class FolderWatch:
 
     def _is_known(self, ledger: Ledger, place: Location) -> bool:
         params = self._fleet.app.params_of(self._pipeline, place, self._params)
-        job = make_job(self._pipeline, self._ref, self._source(place), params)
+        job = make_job(self._pipeline, self._source(place), params)
         return any(row.job.key == job.key for row in ledger.jobs(job.key))
 
     def _source(self, place: Location) -> Source:

@@ -212,6 +212,11 @@ class Settings(BaseModel):
     webhook_allow_private: Literal["yes", "no"] = Field(
         default="no", description="yes: alerts may go to addresses that are not public"
     )
+    pipelines: Annotated[tuple[str, ...], BeforeValidator(split)] = Field(
+        default=(),
+        description="pipelines besides the installed ones: path/to/file.py, path/to/file.py:name "
+        "or module:name",
+    )
     watches: Annotated[tuple[WatchedPlace, ...], BeforeValidator(from_json)] = Field(
         default=(),
         description="places whose files a server submits, each a table with place and pipeline",

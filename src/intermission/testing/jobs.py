@@ -24,6 +24,7 @@ from intermission.model import (
     Task,
     TaskState,
     canonical,
+    graph_of,
     identity,
 )
 from intermission.ports.ledger import Ledger
@@ -73,7 +74,7 @@ def job(
 ) -> Job:
     """A job of these steps, given in topological order."""
     source = Source(f"file:///media/{key}.mp4", identity(key), 1)
-    return Job(key, pipeline, "steps:pipeline", source, "{}", steps, priority, not_before_ms)
+    return Job(key, pipeline, graph_of(steps), source, "{}", steps, priority, not_before_ms)
 
 
 def line_job(**options: Any) -> Job:

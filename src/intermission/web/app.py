@@ -45,13 +45,12 @@ def create_app(
     fleet: Fleet,
     registry: Registry | None = None,
     *,
-    pipelines: Sequence[str] = (),
     roots: Sequence[Path] = (),
     upload_max_bytes: int = UPLOAD_MAX_BYTES,
 ) -> FastAPI:
     """The server over a fleet; with a registry, workers may connect through it.
 
-    `pipelines` are offered beside the installed ones; files below `roots` may be sources.
+    Clients may submit the pipelines of the fleet's catalog; files below `roots` may be sources.
     """
     hub, metrics = Hub(), Metrics(fleet.app.clock)
     tails = [
@@ -81,7 +80,7 @@ def create_app(
     app.add_middleware(Middleware, is_open=not secret_of(secret), exempt=exempt)
     install(app)
     uploads = Uploads(fleet.settings)
-    admission = Admission(uploads, pipelines=pipelines, roots=roots)
+    admission = Admission(uploads, fleet.app.catalog, roots=roots)
     public = APIRouter(
         prefix=API,
         dependencies=[Depends(admin_only(secret)), Depends(known_parameters)],

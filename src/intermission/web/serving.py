@@ -48,7 +48,6 @@ def serve(
     *,
     host: str,
     port: int,
-    pipelines: Sequence[str],
     roots: Sequence[Path],
     on_ready: Callable[[str], None],
 ) -> None:
@@ -61,6 +60,7 @@ def serve(
         )
     settings = served(settings)
     fleet = Fleet(settings, patience_s=PATIENCE_S)
+    fleet.app.catalog.names()  # so that a pipeline which does not load is told now
     fleet.open_ledger().close()  # so that a ledger which is not there is told in one sentence
     with (
         closing(open_registry(settings)) as registry,
@@ -69,7 +69,7 @@ def serve(
         start_watches(fleet),
         start_retention(fleet),
     ):
-        app = create_app(fleet, registry, pipelines=pipelines, roots=roots)
+        app = create_app(fleet, registry, roots=roots)
         config = uvicorn.Config(
             app,
             loop="asyncio",  # whatever else is installed: these are what we know the limits of

@@ -33,7 +33,7 @@ LETTERS = f"{PIPELINES}:letters"
 
 @pytest.fixture
 def client(connect: Connect, tmp_path: Path) -> TestClient:
-    return connect(pipelines=[LETTERS], roots=[tmp_path / "media"])
+    return connect(settings={"pipelines": (LETTERS,)}, roots=[tmp_path / "media"])
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def test_a_repeat_whose_job_is_forgotten_makes_a_new_one(
 
 
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
-    ({"pipeline": "nothing"}, 422, "offers no pipeline"),
-    ({"pipeline": "os:path"}, 422, "offers no pipeline"),
-    ({"pipeline": "/etc/passwd.py:x"}, 422, "offers no pipeline"),
+    ({"pipeline": "nothing"}, 422, "has no pipeline"),
+    ({"pipeline": "os:path"}, 422, "has no pipeline"),
+    ({"pipeline": "/etc/passwd.py:x"}, 422, "has no pipeline"),
     ({"source": "a.txt"}, 422, "absolute path"),
     ({"source": "/etc/passwd"}, 403, "not below"),
     ({"source": "{media}/../ledger.sqlite"}, 403, "not below"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from intermission.composition.uploads import Uploads
+from intermission.pipeline.catalog import Catalog
 from intermission.settings import Settings
 from intermission.web.api.submission_policy import Admission
 from intermission.web.problems import Problem
@@ -15,7 +16,7 @@ from intermission.web.problems import Problem
 @pytest.fixture
 def admission(tmp_path: Path) -> Admission:
     uploads = Uploads(Settings(store=str(tmp_path / "store")))
-    return Admission(uploads, roots=[tmp_path / "open"])
+    return Admission(uploads, Catalog(), roots=[tmp_path / "open"])
 
 
 @pytest.mark.parametrize(

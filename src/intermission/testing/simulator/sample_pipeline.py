@@ -97,4 +97,4 @@ TALK = Pipeline("talk", [audio, parts, pages, hear, mark, level, look, join, sta
 
 def talk_job() -> Job:
     source = Source("simulated:talk", "0123456789abcdef", 16)
-    return make_job(TALK, "intermission.testing.simulator.sample_pipeline:TALK", source, {})
+    return make_job(TALK, source, {})

@@ -95,9 +95,10 @@ def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRout
         known = repeats.job_of(idempotency_key, request) if idempotency_key else None
         is_new = False
         if known is None or not fleet.ledger.jobs(known):
-            ref, place = admission.pipeline(body.pipeline), admission.place(body.source)
+            pipeline = admission.pipeline(body.pipeline)
+            place = admission.place(body.source)
             job, is_new = fleet.submit(
-                ref,
+                pipeline,
                 place,
                 admission.params(body.params),
                 priority=body.priority,

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from intermission.backends.store.retrying_client import SCHEMES
 from intermission.composition.locations import Location, as_location, is_url
 from intermission.composition.uploads import Uploads
-from intermission.errors import PipelineError, UsageError
-from intermission.pipeline import load
-from intermission.pipeline.load import names, resolve
+from intermission.errors import NoPipeline, PipelineError, UsageError
+from intermission.pipeline import Pipeline
+from intermission.pipeline.catalog import Catalog
 from intermission.web.problems import Problem
 
 _FILES = (".vtt",)
@@ -29,25 +29,21 @@ UPLOAD_PREFIX = "upload:"
 class Admission:
     """Tells what clients may name from what they may not."""
 
-    def __init__(
-        self, uploads: Uploads, *, pipelines: Sequence[str] = (), roots: Sequence[Path] = ()
-    ) -> None:
+    def __init__(self, uploads: Uploads, catalog: Catalog, *, roots: Sequence[Path] = ()) -> None:
         self._uploads = uploads
+        self._catalog = catalog
         self._roots = [root.resolve() for root in roots]
-        self._refs = {name: name for name in names()}
-        for given in pipelines:
-            ref = resolve(given)
-            self._refs |= {load(ref).name: ref, ref: ref}
 
-    def pipeline(self, name: str) -> str:
-        """The reference of a pipeline on offer."""
-        if name in self._refs:
-            return self._refs[name]
-        raise PipelineError(
-            f"this server offers no pipeline {name!r}.",
-            remedy=f"It offers: {', '.join(sorted(self._refs)) or 'none'}. `intermission serve "
-            "--pipeline` adds one.",
-        )
+    def pipeline(self, name: str) -> Pipeline:
+        """A pipeline on offer."""
+        try:
+            return self._catalog.named(name).pipeline
+        except NoPipeline:
+            raise PipelineError(
+                f"this server has no pipeline {name!r}.",
+                remedy=f"It has: {', '.join(self._catalog.names()) or 'none'}. `intermission serve "
+                "--pipeline` adds one.",
+            ) from None
 
     def place(self, source: str) -> Location:
         """Where a source is: an upload, an object, or a file of this machine."""
