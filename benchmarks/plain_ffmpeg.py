@@ -1,6 +1,6 @@
-"""The ffmpeg program by itself: the film that is transcoded, the same ladder without us, SSIM.
+"""The ffmpeg program by itself: the video that is transcoded, the same ladder without us, SSIM.
 
-Every encoder gets the settings that `transcode` uses, and every quality is made from the next
+Every encoder gets the settings that `transcode` uses, and every rendition is made from the next
 larger one where they are made together.
 """
 
@@ -23,8 +23,8 @@ _SSIM = re.compile(r"SSIM .*All:([0-9.]+)")
 
 
 @dataclass(frozen=True)
-class Rung:
-    """One quality of the ladder."""
+class RenditionSize:
+    """One rendition of the ladder."""
 
     height: int
     kbps: int
@@ -43,54 +43,65 @@ class Rung:
 
 
 def make_film(trailer: Path, path: Path, height: int, seconds: float) -> Path:
-    """An animated film, again and again, with the grain that a camera would give it."""
-    grain = f"{Rung(height, 0).scale},fps=24,noise=c0s=4:allf=t,format=yuv420p"
-    coding = ["-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-c:a", "aac", "-ac", "2"]
+    """An animated video, again and again, with the grain that a camera would give it."""
+    grain = f"{RenditionSize(height, 0).scale},fps=24,noise=c0s=4:allf=t,format=yuv420p"
+    settings = ["-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-c:a", "aac", "-ac", "2"]
     source = ["-stream_loop", "-1", "-i", str(trailer), "-t", str(seconds), "-vf", grain]
-    subprocess.run([*QUIET, *source, *coding, "-ar", "48000", str(path)], check=True)
+    subprocess.run([*QUIET, *source, *settings, "-ar", "48000", str(path)], check=True)
     return path
 
 
-def together(film: Path, folder: Path, rungs: Sequence[Rung]) -> None:
-    """One command: decoded once, scaled in a cascade, all qualities and the sound."""
-    argv = [*QUIET, "-i", str(film), "-filter_complex", _cascade(rungs)]
-    subprocess.run([*argv, *_pictures(rungs), *_sound(), *_hls(folder, rungs, True)], check=True)
+def together(video: Path, folder: Path, renditions: Sequence[RenditionSize]) -> None:
+    """One command: decoded once, scaled in a cascade, all renditions and the audio."""
+    argv = [*QUIET, "-i", str(video), "-filter_complex", _cascade(renditions)]
+    subprocess.run(
+        [*argv, *_frames(renditions), *_audio(), *_hls(folder, renditions, True)], check=True
+    )
 
 
-def one_by_one(film: Path, folder: Path, rungs: Sequence[Rung]) -> None:
-    """A command for each quality, the first with the sound."""
-    for n, rung in enumerate(rungs):
-        argv = [*QUIET, "-i", str(film), "-filter_complex", _cascade([rung]), *_pictures([rung])]
-        sound = _sound() if n == 0 else []
-        subprocess.run([*argv, *sound, *_hls(folder, [rung], n == 0)], check=True)
+def one_by_one(video: Path, folder: Path, renditions: Sequence[RenditionSize]) -> None:
+    """A command for each rendition, the first with the audio."""
+    for n, rendition in enumerate(renditions):
+        argv = [
+            *QUIET,
+            "-i",
+            str(video),
+            "-filter_complex",
+            _cascade([rendition]),
+            *_frames([rendition]),
+        ]
+        audio = _audio() if n == 0 else []
+        subprocess.run([*argv, *audio, *_hls(folder, [rendition], n == 0)], check=True)
 
 
-def in_passages(film: Path, folder: Path, rungs: Sequence[Rung], seconds: float, by_s: int) -> None:
-    """A script: a command for each passage, as many at once as there are cores; sound apart."""
+def in_passages(
+    video: Path, folder: Path, renditions: Sequence[RenditionSize], seconds: float, by_s: int
+) -> None:
+    """A script: a command for each section, as many at once as there are cores; audio apart."""
 
-    def passage(number: int) -> None:
-        where = ["-ss", str(number * by_s), "-t", str(by_s), "-i", str(film)]
+    def section(number: int) -> None:
+        where = ["-ss", str(number * by_s), "-t", str(by_s), "-i", str(video)]
         argv = [*QUIET, "-threads", "1", *where, "-filter_complex_threads", "1"]
-        argv += ["-filter_complex", _cascade(rungs), *_pictures(rungs), "-threads", "1"]
-        subprocess.run([*argv, *_hls(folder / str(number), rungs, False)], check=True)
+        argv += ["-filter_complex", _cascade(renditions), *_frames(renditions), "-threads", "1"]
+        subprocess.run([*argv, *_hls(folder / str(number), renditions, False)], check=True)
 
-    sound = [*QUIET, "-i", str(film), *_sound(), "-vn", *_hls(folder, [], True)]
+    audio = [*QUIET, "-i", str(video), *_audio(), "-vn", *_hls(folder, [], True)]
     with ThreadPoolExecutor(CORES) as pool:
-        work = [pool.submit(subprocess.run, sound, check=True)]
-        work += [pool.submit(passage, n) for n in range(-int(-seconds // by_s))]
+        work = [pool.submit(subprocess.run, audio, check=True)]
+        work += [pool.submit(section, n) for n in range(-int(-seconds // by_s))]
         for one in work:
             one.result()
 
 
-def decode(film: Path) -> None:
-    """Every picture, for nothing."""
-    subprocess.run([*QUIET, "-i", str(film), "-map", "0:v", "-f", "null", "-"], check=True)
+def decode(video: Path) -> None:
+    """Every frame, for nothing."""
+    subprocess.run([*QUIET, "-i", str(video), "-map", "0:v", "-f", "null", "-"], check=True)
 
 
-def ssim(playlist: Path, film: Path, rung: Rung) -> float:
-    """How much the pictures of a quality are like those of the film, scaled to its size."""
-    compare = f"[1:v]{rung.scale}[film];[0:v][film]ssim"
-    inputs = ["-i", str(playlist), "-i", str(film), "-lavfi", compare]
+def ssim(playlist: Path, video: Path, rendition: RenditionSize) -> float:
+    """How much the frames of a rendition are like those of the video, scaled to its size."""
+    compare = f"[1:v]{rendition.scale}[video];[0:v][video]ssim"
+    inputs = ["-i", str(playlist), "-i", str(video), "-lavfi", compare]
     argv = [FFMPEG, "-hide_banner", "-nostdin", *inputs, "-an", "-f", "null", "-"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
     found = _SSIM.search(done.stderr)
@@ -99,33 +110,38 @@ def ssim(playlist: Path, film: Path, rung: Rung) -> float:
     return float(found[1])
 
 
-def _cascade(rungs: Sequence[Rung]) -> str:
+def _cascade(renditions: Sequence[RenditionSize]) -> str:
     """[v0], [v1], …: each scaled from the one before it."""
     graph, before = [], "0:v"
-    for n, rung in enumerate(rungs[:-1]):
-        graph.append(f"[{before}]{rung.scale},split[v{n}][r{n}]")
+    for n, rendition in enumerate(renditions[:-1]):
+        graph.append(f"[{before}]{rendition.scale},split[v{n}][r{n}]")
         before = f"r{n}"
-    last = len(rungs) - 1
-    return ";".join([*graph, f"[{before}]{rungs[last].scale}[v{last}]"])
+    last = len(renditions) - 1
+    return ";".join([*graph, f"[{before}]{renditions[last].scale}[v{last}]"])
 
 
-def _pictures(rungs: Sequence[Rung]) -> list[str]:
-    argv = [one for n in range(len(rungs)) for one in ("-map", f"[v{n}]")]
-    for n, rung in enumerate(rungs):
-        argv += [f"-maxrate:v:{n}", f"{rung.kbps}k", f"-bufsize:v:{n}", f"{2 * rung.kbps}k"]
+def _frames(renditions: Sequence[RenditionSize]) -> list[str]:
+    argv = [one for n in range(len(renditions)) for one in ("-map", f"[v{n}]")]
+    for n, rendition in enumerate(renditions):
+        argv += [
+            f"-maxrate:v:{n}",
+            f"{rendition.kbps}k",
+            f"-bufsize:v:{n}",
+            f"{2 * rendition.kbps}k",
+        ]
     argv += ["-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-pix_fmt", "yuv420p"]
     argv += ["-g", "1048576", "-forced-idr", "1", "-x264-params", "scenecut=0:open-gop=0"]
     return [*argv, "-force_key_frames", f"expr:gte(t,n_forced*{SEGMENT_S})"]
 
 
-def _sound() -> list[str]:
+def _audio() -> list[str]:
     return ["-map", "0:a", "-c:a", "aac", "-b:a", "128k", "-ac", "2", "-ar", "48000"]
 
 
-def _hls(folder: Path, rungs: Sequence[Rung], has_sound: bool) -> list[str]:
-    group = ",agroup:sound" if has_sound else ""
-    tracks = [f"v:{n}{group},name:{rung.name}" for n, rung in enumerate(rungs)]
-    tracks += ["a:0,agroup:sound,name:sound"] if has_sound else []
+def _hls(folder: Path, renditions: Sequence[RenditionSize], has_sound: bool) -> list[str]:
+    group = ",agroup:audio" if has_sound else ""
+    tracks = [f"v:{n}{group},name:{rendition.name}" for n, rendition in enumerate(renditions)]
+    tracks += ["a:0,agroup:audio,name:audio"] if has_sound else []
     argv = ["-f", "hls", "-hls_time", str(SEGMENT_S), "-hls_playlist_type", "vod"]
     argv += ["-hls_segment_type", "fmp4", "-var_stream_map", " ".join(tracks)]
     argv += ["-hls_fmp4_init_filename", "init.mp4", "-master_pl_name", "master.m3u8"]

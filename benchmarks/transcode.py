@@ -3,7 +3,7 @@
     python benchmarks/transcode.py [--rounds N] [--minutes M] [--chunk-seconds S] [--quick]
 
 The contestants take turns, each in a fresh folder; a ratio compares two measurements of the same
-round. CPU seconds are those of all processes a contestant started. Sizes, SSIM and what a quality
+round. CPU seconds are those of all processes a contestant started. Sizes, SSIM and what a rendition
 costs that is added later are looked at in the first round: they do not change.
 """
 
@@ -32,15 +32,20 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import plain_ffmpeg as plain
-from plain_ffmpeg import CORES, Rung
+from plain_ffmpeg import CORES, RenditionSize
 
 import samples
 
-LADDER = (Rung(1080, 5000), Rung(720, 2500), Rung(480, 1000), Rung(360, 600))
-SMALL = (Rung(180, 200), Rung(90, 100))
+LADDER = (
+    RenditionSize(1080, 5000),
+    RenditionSize(720, 2500),
+    RenditionSize(480, 1000),
+    RenditionSize(360, 600),
+)
+SMALL = (RenditionSize(180, 200), RenditionSize(90, 100))
 PIPELINE = "intermission.pipelines.transcode:transcode"
 SINGLE, RUN, KILLED = "one ffmpeg", "run", "run, killed half way and again"
-EACH, SCRIPT = "an ffmpeg per quality", "a script of passages"
+EACH, SCRIPT = "an ffmpeg per rendition", "a script of sections"
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -48,10 +53,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Work:
     """What every contestant is asked for."""
 
-    film: Path
+    video: Path
     seconds: float
-    rungs: tuple[Rung, ...]
-    passage_s: int
+    renditions: tuple[RenditionSize, ...]
+    section_s: int
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=1)
-    parser.add_argument("--chunk-seconds", type=int, help="a passage; 60, or what makes eight")
-    parser.add_argument("--quick", action="store_true", help="a few small pictures, one round")
+    parser.add_argument("--chunk-seconds", type=int, help="a section; 60, or what makes eight")
+    parser.add_argument("--quick", action="store_true", help="a few small frames, one round")
     parser.add_argument("--folder", type=Path, help="the disk to work on")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -81,14 +86,14 @@ def main() -> None:
     print(json.dumps(found, indent=2) if options.json else tables(found, work))
 
 
-def prepared(folder: Path, minutes: float, passage_s: int | None, quick: bool) -> Work:
-    """The film. A short one has short passages, so that there are about as many as in a long."""
-    rungs = SMALL if quick else LADDER
+def prepared(folder: Path, minutes: float, section_s: int | None, quick: bool) -> Work:
+    """The video. A short one has short sections, so that there are about as many as in a long."""
+    renditions = SMALL if quick else LADDER
     seconds = 8 if quick else minutes * 60
-    passage_s = passage_s or max(4, min(60, 4 * round(seconds / 8 / 4)))
-    say(f"making {seconds:g} s of film")
-    film = plain.make_film(samples.trailer(), folder / "film.mp4", rungs[0].height, seconds)
-    return Work(film, seconds, rungs, passage_s)
+    section_s = section_s or max(4, min(60, 4 * round(seconds / 8 / 4)))
+    say(f"making {seconds:g} s of video")
+    video = plain.make_film(samples.trailer(), folder / "video.mp4", renditions[0].height, seconds)
+    return Work(video, seconds, renditions, section_s)
 
 
 def contest(work: Work, place: Path, rounds: int) -> dict[str, Any]:
@@ -100,12 +105,12 @@ def contest(work: Work, place: Path, rounds: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=place) as folder:
             costs.append(one_round(work, Path(folder)))
             if number == 0:
-                found["qualities"] = qualities(work, Path(folder))
+                found["renditions"] = renditions(work, Path(folder))
                 found["steps_s"] = steps_s(Path(folder) / RUN)
         if number == 0:
             with tempfile.TemporaryDirectory(dir=place) as folder:
                 found["added"] = added(work, Path(folder))
-            decode = measure(lambda: plain.decode(work.film))
+            decode = measure(lambda: plain.decode(work.video))
             found["storyboard over a full decode"] = found["steps_s"]["storyboard"] / decode.wall_s
     found["costs"] = {
         name: {
@@ -116,7 +121,7 @@ def contest(work: Work, place: Path, rounds: int) -> dict[str, Any]:
         }
         for name in costs[0]
     }
-    found["run over an ffmpeg per quality"] = spread(
+    found["run over an ffmpeg per rendition"] = spread(
         [one[RUN].wall_s / one[EACH].wall_s for one in costs]
     )
     found["killed over run"] = spread([one[KILLED].wall_s / one[RUN].wall_s for one in costs])
@@ -133,29 +138,31 @@ def one_round(work: Work, place: Path) -> dict[str, Cost]:
         costs[name] = measure(lambda: act(folder))
         say(f"  {name}: {costs[name].wall_s:.1f} s, {costs[name].cpu_s:.1f} CPU-s")
 
-    film, rungs = work.film, work.rungs
-    compete(SINGLE, lambda folder: plain.together(film, folder, rungs))
-    compete(RUN, lambda folder: run(work, folder, rungs))
+    video, renditions = work.video, work.renditions
+    compete(SINGLE, lambda folder: plain.together(video, folder, renditions))
+    compete(RUN, lambda folder: run(work, folder, renditions))
     kill_after_s = costs[RUN].wall_s / 2
     while KILLED not in costs:
         try:
-            compete(KILLED, partial(run, work, rungs=rungs, kill_after_s=kill_after_s))
+            compete(KILLED, partial(run, work, renditions=renditions, kill_after_s=kill_after_s))
         except TooLate:  # something else slowed the first down
             shutil.rmtree(place / KILLED)
             kill_after_s /= 2
-    compete(EACH, lambda folder: plain.one_by_one(film, folder, rungs))
-    compete(SCRIPT, lambda f: plain.in_passages(film, f, rungs, work.seconds, work.passage_s))
+    compete(EACH, lambda folder: plain.one_by_one(video, folder, renditions))
+    compete(SCRIPT, lambda f: plain.in_passages(video, f, renditions, work.seconds, work.section_s))
     return costs
 
 
-def run(work: Work, folder: Path, rungs: Sequence[Rung], kill_after_s: float | None = None) -> None:
+def run(
+    work: Work, folder: Path, renditions: Sequence[RenditionSize], kill_after_s: float | None = None
+) -> None:
     """`intermission run transcode`, and once more if it is killed in between."""
-    film = folder / work.film.name
-    if not film.exists():
-        film.hardlink_to(work.film)
-    ladder = ",".join(f"{rung.name}={rung.kbps}k" for rung in rungs)
-    argv = [sys.executable, "-m", "intermission", "run", PIPELINE, str(film), "--ladder", ladder]
-    argv += ["--segment-seconds", str(plain.SEGMENT_S), "--chunk-seconds", str(work.passage_s)]
+    video = folder / work.video.name
+    if not video.exists():
+        video.hardlink_to(work.video)
+    ladder = ",".join(f"{rendition.name}={rendition.kbps}k" for rendition in renditions)
+    argv = [sys.executable, "-m", "intermission", "run", PIPELINE, str(video), "--ladder", ladder]
+    argv += ["--segment-seconds", str(plain.SEGMENT_S), "--chunk-seconds", str(work.section_s)]
     environment = {**os.environ, "INTERMISSION_SLOTS": str(CORES)}
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     if kill_after_s is not None:
@@ -172,17 +179,17 @@ def run(work: Work, folder: Path, rungs: Sequence[Rung], kill_after_s: float | N
         raise RuntimeError(f"the run ended with {done.returncode}:\n{done.stderr[-2000:]}")
 
 
-def qualities(work: Work, place: Path) -> dict[str, dict[str, float]]:
-    """Of each quality: its size and likeness, ours beside that of the one ffmpeg."""
+def renditions(work: Work, place: Path) -> dict[str, dict[str, float]]:
+    """Of each rendition: its size and likeness, ours beside that of the one ffmpeg."""
     found: dict[str, dict[str, float]] = {}
-    for rung in work.rungs:
-        say(f"  comparing {rung.name}")
-        theirs = place / SINGLE / rung.name
-        ours = place / RUN / "videos" / work.film.stem / rung.name
+    for rendition in work.renditions:
+        say(f"  comparing {rendition.name}")
+        theirs = place / SINGLE / rendition.name
+        ours = place / RUN / "videos" / work.video.stem / rendition.name
         size, size_theirs = size_bytes(ours), size_bytes(theirs)
-        likeness = plain.ssim(ours / "index.m3u8", work.film, rung)
-        likeness_theirs = plain.ssim(theirs / "index.m3u8", work.film, rung)
-        found[rung.name] = {
+        likeness = plain.ssim(ours / "index.m3u8", work.video, rendition)
+        likeness_theirs = plain.ssim(theirs / "index.m3u8", work.video, rendition)
+        found[rendition.name] = {
             "size_bytes": size,
             "size of one ffmpeg": size / size_theirs,
             "ssim": likeness,
@@ -196,8 +203,8 @@ def size_bytes(folder: Path) -> int:
 
 
 def added(work: Work, place: Path) -> dict[str, float]:
-    """What a quality costs beside one that is there, and by itself."""
-    there, more = work.rungs[-1:], work.rungs[-2:]
+    """What a rendition costs beside one that is there, and by itself."""
+    there, more = work.renditions[-1:], work.renditions[-2:]
     (place / "added").mkdir()
     run(work, place / "added", there)
     later = measure(lambda: run(work, place / "added", more))
@@ -212,7 +219,7 @@ def added(work: Work, place: Path) -> dict[str, float]:
 
 def steps_s(folder: Path) -> dict[str, float]:
     """Of the undisturbed run: from when a step's first task began until its last one ended."""
-    argv = [sys.executable, "-m", "intermission", "inspect", "film.mp4", "--json"]
+    argv = [sys.executable, "-m", "intermission", "inspect", "video.mp4", "--json"]
     done = subprocess.run(argv, cwd=folder, check=True, capture_output=True, text=True)
     began: dict[str, list[datetime]] = {}
     ended: dict[str, list[datetime]] = {}
@@ -248,22 +255,22 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def tables(found: dict[str, Any], work: Work) -> str:
-    head = f"{work.seconds:g} s of {work.rungs[0].name}, passages of {work.passage_s} s"
+    head = f"{work.seconds:g} s of {work.renditions[0].name}, sections of {work.section_s} s"
     lines = [f"| {head} | wall, s | CPU, s | wall of one ffmpeg | CPU of one ffmpeg |"]
     lines += ["|---|---|---|---|---|"]
     for name, cost in found["costs"].items():
         lines.append(f"| {name} | {' | '.join(shown(one) for one in cost.values())} |")
-    for name in ("run over an ffmpeg per quality", "killed over run"):
+    for name in ("run over an ffmpeg per rendition", "killed over run"):
         lines.append(f"| {name} | {shown(found[name])} | | | |")
-    lines += ["", "| quality | size, bytes | of one ffmpeg's | SSIM | less one ffmpeg's |"]
+    lines += ["", "| rendition | size, bytes | of one ffmpeg's | SSIM | less one ffmpeg's |"]
     lines += ["|---|---|---|---|---|"]
-    for name, one in found["qualities"].items():
+    for name, one in found["renditions"].items():
         size, of_theirs, likeness, less = one.values()
         lines.append(f"| {name} | {size:,} | {of_theirs:.4f} | {likeness:.5f} | {less:+.5f} |")
     later, alone, ratio = found["added"].values()
     lines += [
         "",
-        f"A quality added later: {later:.1f} CPU-s, alone {alone:.1f}: {ratio:.2f}.",
+        f"A rendition added later: {later:.1f} CPU-s, alone {alone:.1f}: {ratio:.2f}.",
         f"Storyboard over a full decode: {found['storyboard over a full decode']:.3f}.",
         "Steps, s: " + ", ".join(f"{name} {s:.1f}" for name, s in found["steps_s"].items()) + ".",
     ]

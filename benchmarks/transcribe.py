@@ -4,7 +4,7 @@
 
 The contestants take turns, each in a fresh process and folder, with the same model, beam and
 threads; a ratio compares two measurements of the same round. The sound is human speech without
-long silences, repeated, so that there are many spans.
+long silences, repeated, so that there are many chunks.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _peak_kb(pid: int) -> int:
 def speech_of(minutes: int, path: Path) -> Path:
     """So many minutes of speech: a talk without the music before it, and readings, repeated."""
     from intermission.media import extract_audio
-    from intermission.pipelines.transcribe.sound import length_ms, read_sound
+    from intermission.pipelines.transcribe.audio_file import length_ms, read_sound
 
     once = path.with_name("once.wav")
     extract_audio(samples.talk(), once)

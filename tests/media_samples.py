@@ -1,6 +1,6 @@
 """Small media files, made with PyAV when a test needs them; nothing binary is kept.
 
-The picture is grey and its brightness is its number; the sound is a 440 Hz tone. So a test can
+The frame is grey and its brightness is its number; the audio is a 440 Hz tone. So a test can
 tell from what comes out which moment of what went in it is.
 """
 
@@ -37,35 +37,35 @@ def make(
     options: dict[str, str] | None = None,
     size: tuple[int, int] = (WIDTH, HEIGHT),
 ) -> Path:
-    """A file whose kind is its name's extension. `gap` leaves out the sound from..to."""
+    """A file whose kind is its name's extension. `gap` leaves out the audio from..to."""
     with av.open(str(path), "w", options=options or {}) as container:
-        film = _film(container, video, size, rotation_deg) if video else None
+        stream = _video_stream(container, video, size, rotation_deg) if video else None
         track = _track(container, audio, rate_hz, language) if audio else None
-        if film is not None:
+        if stream is not None:
             for number in range(int(seconds * FPS)):
-                container.mux(film.encode(picture(number, film.pix_fmt or "", size)))
-            container.mux(film.encode())
+                container.mux(stream.encode(video_frame(number, stream.pix_fmt or "", size)))
+            container.mux(stream.encode())
         if track is not None:
             first = int(audio_from_s * rate_hz)
             for start in range(0, int((seconds - audio_from_s) * rate_hz), 1024):
                 at_s = (first + start) / rate_hz
                 if gap is None or not gap[0] <= at_s < gap[1]:
                     samples = tone(start, 1024, rate_hz, at_s >= silent_from_s)
-                    container.mux(track.encode(sound(samples, first + start, rate_hz)))
+                    container.mux(track.encode(audio_frame(samples, first + start, rate_hz)))
             container.mux(track.encode())
     return path
 
 
-def _film(
+def _video_stream(
     container: OutputContainer, codec: str, size: tuple[int, int], rotation_deg: int
 ) -> VideoStream:
-    film = container.add_stream(codec, rate=FPS, options={"g": "25"})
-    assert isinstance(film, VideoStream)
-    film.width, film.height = size
-    film.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+    video = container.add_stream(codec, rate=FPS, options={"g": "25"})
+    assert isinstance(video, VideoStream)
+    video.width, video.height = size
+    video.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
     if rotation_deg:
-        film.set_display_rotation(rotation_deg)
-    return film
+        video.set_display_rotation(rotation_deg)
+    return video
 
 
 def _track(
@@ -79,7 +79,7 @@ def _track(
     return track
 
 
-def picture(number: int, pix_fmt: str, size: tuple[int, int]) -> av.VideoFrame:
+def video_frame(number: int, pix_fmt: str, size: tuple[int, int]) -> av.VideoFrame:
     frame = av.VideoFrame(*size, pix_fmt)
     for plane, level in zip(frame.planes, (number * 4 % 256, 128, 128), strict=True):
         plane.update(bytes([level]) * plane.buffer_size)
@@ -87,7 +87,7 @@ def picture(number: int, pix_fmt: str, size: tuple[int, int]) -> av.VideoFrame:
     return frame
 
 
-def sound(samples: array[int], pts: int, rate_hz: int) -> av.AudioFrame:
+def audio_frame(samples: array[int], pts: int, rate_hz: int) -> av.AudioFrame:
     frame = av.AudioFrame(format="s16", layout="mono", samples=len(samples))
     frame.planes[0].update(samples.tobytes().ljust(frame.planes[0].buffer_size, b"\0"))
     frame.sample_rate, frame.pts, frame.time_base = rate_hz, pts, Fraction(1, rate_hz)

@@ -55,12 +55,12 @@ def test_every_figure_comes_out(tmp_path: Path) -> None:
 
 def test_every_figure_of_transcoding_comes_out(tmp_path: Path) -> None:
     found = quick("transcode.py", tmp_path)
-    assert found["qualities"].keys() == {"180p", "90p"}
+    assert found["renditions"].keys() == {"180p", "90p"}
     assert {"run", "run, killed half way and again", "one ffmpeg"} <= found["costs"].keys()
     assert found["costs"]["one ffmpeg"]["wall of one ffmpeg"]["median"] == 1
     assert {"encode", "package", "storyboard"} <= found["steps_s"].keys()
     assert min(*figures(found["costs"]), *figures(found["added"])) > 0
-    assert all(0.9 < quality["ssim"] <= 1 for quality in found["qualities"].values())
+    assert all(0.9 < rendition["ssim"] <= 1 for rendition in found["renditions"].values())
     assert not list(tmp_path.iterdir())
 
 

@@ -140,7 +140,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class _Text(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z warning lease lost job=6f2a task=hear[7] attempt=2`"""
+    """`2026-01-31T12:00:00.123Z warning lease lost job=6f2a task=transcribe[7] attempt=2`"""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={value}" for name, value in _fields(record).items())

@@ -22,8 +22,8 @@ import pytest
 
 from intermission.errors import IntermissionError, MediaError
 from intermission.media import Limits, extract_audio, probe
-from intermission.media.conversation import Conversation
-from intermission.media.order import Order
+from intermission.media.child_client import ChildClient
+from intermission.media.request import Request
 from intermission.media.sniff import Kind
 from media_samples import claiming, encrypted, make
 
@@ -108,8 +108,8 @@ def test_even_a_fooled_child_reaches_no_other_file(
     path.write_text(PLAYLISTS[found].format(secret))
     with path.open("rb") as file:
         kind = Kind(demuxer, "a list")
-        order = Order("probe", os.getpid(), file.fileno(), kind, Limits())
-        with Conversation(order, path.name) as child:
+        order = Request("probe", os.getpid(), file.fileno(), kind, Limits())
+        with ChildClient(order, path.name) as child:
             assert "landlock" in child.listen(time.monotonic() + CAP_S)["locked_in"]
             with pytest.raises(MediaError, match="begins like a list, but"):
                 child.listen(time.monotonic() + CAP_S)

@@ -26,20 +26,20 @@ TALLER = ("--ladder", "120p,90p,60p", "--segment-seconds", "1", "--chunk-seconds
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("film") / "film.mp4"
+    path = tmp_path_factory.mktemp("video") / "video.mp4"
     return media_samples.make(path, seconds=6, size=(160, 120))
 
 
 @pytest.fixture
-def film(cli: Cli, made: Path) -> Path:
+def video(cli: Cli, made: Path) -> Path:
     cli.env |= {"BEGUN": str(cli.folder / "begun")}
-    path = cli.folder / "film.mp4"
+    path = cli.folder / "video.mp4"
     path.write_bytes(made.read_bytes())
     return path
 
 
 def begun(cli: Cli) -> Counter[str]:
-    """The passages and heights whose encoding began since the last look."""
+    """The sections and heights whose encoding began since the last look."""
     path = cli.folder / "begun"
     found = Counter(path.read_text().splitlines()) if path.exists() else Counter[str]()
     path.unlink(missing_ok=True)
@@ -47,7 +47,7 @@ def begun(cli: Cli) -> Counter[str]:
 
 
 def videos(cli: Cli) -> Path:
-    return cli.folder / "videos" / "film"
+    return cli.folder / "videos" / "video"
 
 
 def told(playlist: Path) -> list[str]:
@@ -68,34 +68,34 @@ def plays(master: Path) -> int:
     return count
 
 
-def qualities(cli: Cli, job: str) -> dict[str, tuple[str, int, int]]:
+def renditions(cli: Cli, job: str) -> dict[str, tuple[str, int, int]]:
     groups = cli("status", job, "--json").json["groups"]
-    assert {(group["by"], group["unit"]) for group in groups} <= {("quality", "segments")}
+    assert {(group["by"], group["unit"]) for group in groups} <= {("rendition", "segments")}
     return {group["name"]: (group["state"], group["done"], group["total"]) for group in groups}
 
 
-def test_a_film_becomes_a_ladder(cli: Cli, film: Path) -> None:
-    ended = cli("run", REF, film, "--ladder", "720p,90p,60p", *LADDER[2:])
-    assert ended.out.split() == ["videos/film/manifest.mpd", "videos/film/master.m3u8"]
+def test_a_video_becomes_a_ladder(cli: Cli, video: Path) -> None:
+    ended = cli("run", REF, video, "--ladder", "720p,90p,60p", *LADDER[2:])
+    assert ended.out.split() == ["videos/video/manifest.mpd", "videos/video/master.m3u8"]
     assert plays(videos(cli) / "master.m3u8") == 3 * (6 + 1)
     assert {path.name for path in (videos(cli) / "90p").iterdir()} == {
         "index.m3u8",
         "init.mp4",
         *(f"seg_{n:05d}.m4s" for n in range(6)),
     }
-    assert qualities(cli, "film.mp4") == {
+    assert renditions(cli, "video.mp4") == {
         "60p": ("completed", 6, 6),
         "90p": ("completed", 6, 6),
         "720p": ("skipped", 0, 0),
     }
-    shown = cli("status", "film.mp4").out
-    assert re.search(r"^QUALITY +STATE +SEGMENTS$", shown, re.MULTILINE)
+    shown = cli("status", "video.mp4").out
+    assert re.search(r"^RENDITION +STATE +SEGMENTS$", shown, re.MULTILINE)
     assert re.search(r"^720p +skipped +0/0 +the source has only 120 lines$", shown, re.MULTILINE)
     assert begun(cli) == {f"{n} {height}": 1 for n in (0, 2, 4) for height in (90, 60)}
 
 
 def decoded(path: Path) -> tuple[list[tuple[int, int]], float]:
-    """The size of every picture in a file, and how many seconds of sound it has."""
+    """The size of every frame in a file, and how many seconds of audio it has."""
     with av.open(str(path)) as container:
         sizes = [(frame.width, frame.height) for frame in container.decode(video=0)]
     with av.open(str(path)) as container:
@@ -104,11 +104,11 @@ def decoded(path: Path) -> tuple[list[tuple[int, int]], float]:
         return sizes, sum(frame.samples / frame.sample_rate for frame in container.decode(audio=0))
 
 
-def test_pictures_to_find_a_moment_by_and_one_file_of_all(cli: Cli, film: Path) -> None:
-    cli("run", REF, film, *LADDER, "--mp4", "90p")
-    sizes, sound_s = decoded(videos(cli) / "90p.mp4")
+def test_frames_to_find_a_moment_by_and_one_file_of_all(cli: Cli, video: Path) -> None:
+    cli("run", REF, video, *LADDER, "--mp4", "90p")
+    sizes, audio_s = decoded(videos(cli) / "90p.mp4")
     assert sizes == [(120, 90)] * 6 * media_samples.FPS
-    assert abs(sound_s - 6) < 0.05
+    assert abs(audio_s - 6) < 0.05
     assert decoded(videos(cli) / "poster.jpg")[0] == [(120, 90)]
     cues = (videos(cli) / "storyboard.vtt").read_text().split("\n\n")
     assert cues[0] == "WEBVTT"
@@ -120,27 +120,27 @@ def test_pictures_to_find_a_moment_by_and_one_file_of_all(cli: Cli, film: Path) 
     ]
     sheet = videos(cli) / "storyboard" / "sheet_000.jpg"
     with av.open(str(sheet)) as container:
-        (picture,) = container.decode(video=0)
-    assert (picture.width, picture.height) == (5 * 160, 2 * 120)
-    grey = memoryview(picture.planes[0])
-    for n in range(6):  # the brightness of a picture is its number
-        at = (n // 5 * 120 + 60) * picture.planes[0].line_size + n % 5 * 160 + 80
+        (frame,) = container.decode(video=0)
+    assert (frame.width, frame.height) == (5 * 160, 2 * 120)
+    grey = memoryview(frame.planes[0])
+    for n in range(6):  # the brightness of a frame is its number
+        at = (n // 5 * 120 + 60) * frame.planes[0].line_size + n % 5 * 160 + 80
         level = (n * media_samples.FPS * 4 % 256 - 16) * 255 / 219
-        assert abs(grey[at] - min(max(level, 0), 255)) < 12, f"picture {n}"
+        assert abs(grey[at] - min(max(level, 0), 255)) < 12, f"frame {n}"
 
 
-def test_there_is_no_file_of_a_quality_that_is_not_there(cli: Cli, film: Path) -> None:
-    ended = cli("run", REF, film, *LADDER, "--mp4", "720p", code=1)
-    assert "there is no 720p to make one file of. There is 90p, 60p" in ended.err
+def test_there_is_no_file_of_a_rendition_that_is_not_there(cli: Cli, video: Path) -> None:
+    ended = cli("run", REF, video, *LADDER, "--mp4", "720p", code=1)
+    assert 'no rendition "720p". Choose one with --mp4: 90p, 60p' in ended.err
 
 
-def test_one_more_quality_costs_that_quality_alone(cli: Cli, film: Path) -> None:
+def test_one_more_rendition_costs_that_rendition_alone(cli: Cli, video: Path) -> None:
     """And what is there plays until the new is complete, and is collected after a grace."""
-    cli("run", REF, film, *LADDER)
+    cli("run", REF, video, *LADDER)
     begun(cli)
     before = (videos(cli) / "master.m3u8").read_bytes()
     cli.env["GATES"] = str(cli.folder)
-    process = cli.start("run", REF, film, *TALLER, "--jsonl")
+    process = cli.start("run", REF, video, *TALLER, "--jsonl")
     until(lambda: (cli.folder / "begun").exists())
     assert (videos(cli) / "master.m3u8").read_bytes() == before
     assert plays(videos(cli) / "master.m3u8") == 3 * 7
@@ -158,37 +158,37 @@ def test_one_more_quality_costs_that_quality_alone(cli: Cli, film: Path) -> None
 
     cli("gc", ".", "--grace-s", "60")
     assert (videos(cli) / "90p" / "seg_00000.m4s").exists()
-    cli("run", REF, film, *LADDER)  # and back again, without any work
+    cli("run", REF, video, *LADDER)  # and back again, without any work
     assert (videos(cli) / "master.m3u8").read_bytes() == before
     assert not begun(cli)
 
 
-def test_a_failed_version_leaves_the_old_one_in_front(cli: Cli, film: Path) -> None:
-    cli("run", REF, film, *LADDER)
+def test_a_failed_version_leaves_the_old_one_in_front(cli: Cli, video: Path) -> None:
+    cli("run", REF, video, *LADDER)
     before = (videos(cli) / "master.m3u8").read_bytes()
-    ended = cli("run", REF, film, *TALLER, "--crf", "30", code=1, env={"BROKEN": "120"})
+    ended = cli("run", REF, video, *TALLER, "--crf", "30", code=1, env={"BROKEN": "120"})
     assert "120p could not be encoded" in ended.err
     assert ended.out == ""
     assert (videos(cli) / "master.m3u8").read_bytes() == before
     assert plays(videos(cli) / "master.m3u8") == 3 * 7
     (job,) = [row["job"] for row in cli("ls", "--json").json["jobs"] if row["state"] == "failed"]
-    assert qualities(cli, job[:10]) == {
+    assert renditions(cli, job[:10]) == {
         "60p": ("completed", 6, 6),
         "90p": ("completed", 6, 6),
         "120p": ("failed", 0, 6),
     }
     assert plays(videos(cli) / job[:10] / "master.m3u8") == 3 * 7  # what could be encoded
     begun(cli)
-    cli("run", REF, film, *TALLER, "--crf", "30")
+    cli("run", REF, video, *TALLER, "--crf", "30")
     assert begun(cli) == {f"{n} 120": 1 for n in (0, 2, 4)}
     assert told(videos(cli) / "master.m3u8")[0] == f"{job[:10]}/audio/0/index.m3u8"
 
 
-def test_a_quality_that_is_not_required_may_fail(cli: Cli, film: Path) -> None:
-    args = ("run", REF, film, *LADDER, "--required", "60p")
+def test_a_rendition_that_is_not_required_may_fail(cli: Cli, video: Path) -> None:
+    args = ("run", REF, video, *LADDER, "--required", "60p")
     cli(*args, env={"BROKEN": "90"})
     assert told(videos(cli) / "master.m3u8") == ["audio/0/index.m3u8", "60p/index.m3u8"]
-    assert qualities(cli, "film.mp4")["90p"] == ("failed", 0, 6)
+    assert renditions(cli, "video.mp4")["90p"] == ("failed", 0, 6)
 
 
 def follow(playlist: Path) -> Iterator[int]:
@@ -207,12 +207,12 @@ def grows_to(lengths: Iterator[int], wanted: int) -> None:
     until(lambda: next(lengths) >= wanted)
 
 
-def test_what_is_encoded_can_be_played_at_once(cli: Cli, film: Path) -> None:
-    """It grows in order, survives a crash, and becomes a film like any other."""
+def test_what_is_encoded_can_be_played_at_once(cli: Cli, video: Path) -> None:
+    """It grows in order, survives a crash, and becomes a video like any other."""
     cli.env["GATES"] = str(cli.folder)
     lengths = follow(videos(cli) / "90p" / "index.m3u8")
     (cli.folder / "0").touch()
-    first = cli.start("run", REF, film, *LADDER, start_new_session=True)
+    first = cli.start("run", REF, video, *LADDER, start_new_session=True)
     grows_to(lengths, 2)
     master = videos(cli) / "master.m3u8"
     until(lambda: master.exists() and len(told(master)) == 3)
@@ -223,7 +223,7 @@ def test_what_is_encoded_can_be_played_at_once(cli: Cli, film: Path) -> None:
     os.killpg(first.pid, signal.SIGKILL)
     cli.end(first)
     (cli.folder / "4").touch()  # the last before the one in the middle
-    second = cli.start("run", REF, film, *LADDER)
+    second = cli.start("run", REF, video, *LADDER)
     until(lambda: "4 90" in begun_so_far(cli))
     assert next(lengths) == 2
     (cli.folder / "2").touch()
@@ -236,13 +236,13 @@ def begun_so_far(cli: Cli) -> str:
     return (cli.folder / "begun").read_text()
 
 
-def test_a_playlist_never_shrinks_under_two_workers(cli: Cli, film: Path) -> None:
+def test_a_playlist_never_shrinks_under_two_workers(cli: Cli, video: Path) -> None:
     cli.env |= {
         "GATES": str(cli.folder),
         "INTERMISSION_LEDGER": str(cli.folder / "shared.sqlite"),
         "INTERMISSION_SLOTS": "1",
     }
-    cli("submit", REF, film, *LADDER)
+    cli("submit", REF, video, *LADDER)
     workers = [cli.start("worker") for _ in range(2)]
     lengths = follow(videos(cli) / "60p" / "index.m3u8")
     for n in (0, 2):
@@ -265,44 +265,44 @@ def stop(cli: Cli, worker: subprocess.Popen[str]) -> None:
     assert cli.end(worker).code == 0
 
 
-def test_again_in_another_way_in_a_bucket(cli: Cli, film: Path, s3: S3Server) -> None:
+def test_again_in_another_way_in_a_bucket(cli: Cli, video: Path, s3: S3Server) -> None:
     bucket = f"s3://again-{os.urandom(4).hex()}"
     cli.env |= s3.environment | {"XDG_CACHE_HOME": str(cli.folder / "cache")}
     store = ObjectStore(bucket, options=s3.options)
-    store.create("film.mp4", film)
-    source = f"{bucket}/film.mp4"
+    store.create("video.mp4", video)
+    source = f"{bucket}/video.mp4"
     printed = cli("run", REF, source, *LADDER).out.split()
-    assert printed == [f"{bucket}/videos/film/{name}" for name in ("manifest.mpd", "master.m3u8")]
-    before = store.read("videos/film/master.m3u8")
+    assert printed == [f"{bucket}/videos/video/{name}" for name in ("manifest.mpd", "master.m3u8")]
+    before = store.read("videos/video/master.m3u8")
     begun(cli)
     cli("run", REF, source, *TALLER, code=1, env={"BROKEN": "120"})
-    assert store.read("videos/film/master.m3u8") == before
+    assert store.read("videos/video/master.m3u8") == before
     begun(cli)
     again = cli("run", REF, source, *TALLER, "--json").json
     assert begun(cli) == {f"{n} 120": 1 for n in (0, 2, 4)}
     folder = again["sources"][0]["job"][:10]
-    text = store.read("videos/film/master.m3u8").decode()
+    text = store.read("videos/video/master.m3u8").decode()
     for name in ("audio/0", "120p", "90p", "60p"):
         assert f"{folder}/{name}/index.m3u8" in text
-        playlist = store.read(f"videos/film/{folder}/{name}/index.m3u8").decode()
+        playlist = store.read(f"videos/video/{folder}/{name}/index.m3u8").decode()
         assert playlist.count("#EXTINF") == 6
         assert "ENDLIST" in playlist
 
 
-def test_a_broken_preview_fails_no_job(cli: Cli, film: Path) -> None:
+def test_a_broken_preview_fails_no_job(cli: Cli, video: Path) -> None:
     module = cli.folder / "broken.py"
     module.write_text(
         "from intermission.pipelines.transcode import transcode\n"
         "transcode.preview = lambda **_: 1 / 0\n"
     )
-    ended = cli("run", f"{module}:transcode", film, *LADDER)
+    ended = cli("run", f"{module}:transcode", video, *LADDER)
     assert "the preview of transcode is broken" in ended.err
     assert plays(videos(cli) / "master.m3u8") == 3 * 7
 
 
-def test_events_of_groups_are_documents_too(cli: Cli, film: Path) -> None:
-    cli("run", REF, film, *LADDER)
-    lines = cli("watch", "film.mp4", "--jsonl", "--after", "0").out.splitlines()
+def test_events_of_groups_are_documents_too(cli: Cli, video: Path) -> None:
+    cli("run", REF, video, *LADDER)
+    lines = cli("watch", "video.mp4", "--jsonl", "--after", "0").out.splitlines()
     groups = [one for one in map(json.loads, lines) if one["event"] == "group"]
     assert {(one["name"], one["state"]) for one in groups} == {
         ("90p", "completed"),

@@ -19,12 +19,12 @@ SHORT = {"INTERMISSION_LEASE_TTL_S": "1", "INTERMISSION_RENEW_EVERY_S": "0.3"}
 
 
 @pytest.fixture
-def film(cli: Cli) -> Path:
-    return media_samples.make(cli.folder / "film.mp4", seconds=4, size=(120, 90))
+def video(cli: Cli) -> Path:
+    return media_samples.make(cli.folder / "video.mp4", seconds=4, size=(120, 90))
 
 
 def videos(cli: Cli) -> Path:
-    return cli.folder / "videos" / "film"
+    return cli.folder / "videos" / "video"
 
 
 def played(cli: Cli) -> dict[str, int]:
@@ -59,15 +59,15 @@ def collect(cli: Cli, job: str) -> None:
     until(is_gone)
 
 
-def test_it_is_collected_and_the_old_one_plays(cli: Cli, film: Path) -> None:
-    cli("run", REF, film, *LADDER)
-    cli("run", REF, film, *TALLER, code=1, env={"BROKEN": "90"})
+def test_it_is_collected_and_the_old_one_plays(cli: Cli, video: Path) -> None:
+    cli("run", REF, video, *LADDER)
+    cli("run", REF, video, *TALLER, code=1, env={"BROKEN": "90"})
     job = failed_job(cli)
     assert videos(cli) / job[:10] / "60p" / "index.m3u8" in staged(cli, job)
     collect(cli, job)
     assert played(cli) == {"60p": 4}
     assert failed_job(cli) == job, "it can be looked at"
-    cli("run", REF, film, *TALLER)  # and goes on where it stopped
+    cli("run", REF, video, *TALLER)  # and goes on where it stopped
     events = cli("watch", job[:10], "--jsonl", "--after", "0").events
     assert "its outputs were collected" in {event.get("message") for event in events}
     assert played(cli) == {f"{job[:10]}/90p": 4, f"{job[:10]}/60p": 4}
@@ -75,7 +75,7 @@ def test_it_is_collected_and_the_old_one_plays(cli: Cli, film: Path) -> None:
     assert played(cli) == {f"{job[:10]}/90p": 4, f"{job[:10]}/60p": 4}
 
 
-def test_workers_put_it_back_when_it_is_tried_again(cli: Cli, film: Path) -> None:
+def test_workers_put_it_back_when_it_is_tried_again(cli: Cli, video: Path) -> None:
     cli.env |= {"INTERMISSION_LEDGER": str(cli.folder / "shared.sqlite")}
     work(cli, *LADDER)
     work(cli, *TALLER, BROKEN="90")
@@ -88,7 +88,7 @@ def test_workers_put_it_back_when_it_is_tried_again(cli: Cli, film: Path) -> Non
 
 
 def work(cli: Cli, *how: str, **env: str) -> None:
-    cli("submit", REF, "film.mp4", *how)
+    cli("submit", REF, "video.mp4", *how)
     until_ended(cli, **env)
 
 

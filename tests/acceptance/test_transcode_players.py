@@ -13,50 +13,50 @@ import pytest
 from command_line import Cli
 
 import media_samples
-from intermission.pipelines.transcode.shapes import SOUND_HZ
+from intermission.pipelines.transcode.results import AUDIO_HZ
 from transcoding import REF
 
-SECONDS, QUALITIES = 6, 2
+SECONDS, RENDITIONS = 6, 2
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a film with joins at 2 and 4 s becomes."""
+    """What a video with joins at 2 and 4 s becomes."""
     cli = Cli(tmp_path_factory.mktemp("players"))
-    film = media_samples.make(cli.folder / "film.mp4", seconds=SECONDS, size=(160, 120))
-    cli("run", REF, film, "--ladder", "90p,60p", "--segment-seconds", "1", "--chunk-seconds", "2")
-    return cli.folder / "videos" / "film"
+    video = media_samples.make(cli.folder / "video.mp4", seconds=SECONDS, size=(160, 120))
+    cli("run", REF, video, "--ladder", "90p,60p", "--segment-seconds", "1", "--chunk-seconds", "2")
+    return cli.folder / "videos" / "video"
 
 
 @pytest.mark.parametrize("manifest", ["master.m3u8", "manifest.mpd"])
 def test_every_rendition_is_decoded_without_a_warning(played: Path, manifest: str) -> None:
-    # A line for each picture, and for each packet of sound.
+    # A line for each frame, and for each packet of audio.
     argv = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostdin", "-v", "warning"]
     argv += ["-i", str(played / manifest), "-map", "0:v", "-map", "0:a"]
     argv += ["-fps_mode", "passthrough", "-f", "framehash", "-"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     kinds = dict(re.findall(r"^#media_type (\d+): (\w+)$", done.stdout, re.MULTILINE))
-    pictures = [n for n, kind in kinds.items() if kind == "video"]
-    assert len(pictures) == QUALITIES
+    frames = [n for n, kind in kinds.items() if kind == "video"]
+    assert len(frames) == RENDITIONS
     rows = [line.split(",") for line in done.stdout.splitlines() if not line.startswith("#")]
-    for stream in pictures:
+    for stream in frames:
         times = [int(row[2]) for row in rows if row[0].strip() == stream]
         steps = {later - earlier for earlier, later in pairwise(times)}
         assert len(times) == SECONDS * media_samples.FPS
         assert len(steps) == 1
     samples = sum(int(row[3]) for row in rows if kinds[row[0].strip()] == "audio")
-    assert samples == pytest.approx(SECONDS * SOUND_HZ, abs=0.1 * SOUND_HZ)
+    assert samples == pytest.approx(SECONDS * AUDIO_HZ, abs=0.1 * AUDIO_HZ)
 
 
 def test_subtitles_are_read_at_their_times(cli: Cli) -> None:
-    film = media_samples.make(cli.folder / "film.mp4", seconds=4, size=(160, 120))
+    video = media_samples.make(cli.folder / "video.mp4", seconds=4, size=(160, 120))
     (cli.folder / "words.vtt").write_text(
         "WEBVTT\n\n00:00.250 --> 00:01.750\nThe first words\n\n"
         "00:00:02.500 --> 00:00:03.500\nand the last\n"
     )
-    cli("run", REF, film, "--ladder", "60p", "--subtitles", "words.vtt")
-    master = cli.folder / "videos" / "film" / "master.m3u8"
+    cli("run", REF, video, "--ladder", "60p", "--subtitles", "words.vtt")
+    master = cli.folder / "videos" / "video" / "master.m3u8"
     with av.open(str(master)) as container:
         assert [stream.codec_context.name for stream in container.streams.subtitles] == ["webvtt"]
     (uri,) = re.findall(r'TYPE=SUBTITLES.*URI="([^"]+)"', master.read_text())

@@ -18,12 +18,12 @@ from command_line import Cli, in_sentence
 
 import media_samples
 import samples
-from film_samples import add_sound, clicks, ffmpeg, film, loud_from_s, luma, similarity
-from intermission.media.film import HLG, PQ
+from intermission.media.video_info import HLG, PQ
+from video_samples import add_audio, clicks, ffmpeg, loud_from_s, luma, similarity, video
 
 TRANSCODE = "intermission.pipelines.transcode:transcode"
-PASSAGE_S = 3
-SMALL = ("--ladder", "120p=400k", "--chunk-seconds", str(PASSAGE_S), "--segment-seconds", "1")
+CHUNK_S = 3
+SMALL = ("--ladder", "120p=400k", "--chunk-seconds", str(CHUNK_S), "--segment-seconds", "1")
 QUICK = (*SMALL, "--preset", "ultrafast")
 WINDOW_S = 1.5
 HZ = 8000
@@ -45,7 +45,7 @@ def frames_of(folder: Path, name: str = "120p") -> list[av.VideoFrame]:
         return list(container.decode(video=0))
 
 
-def sound_of(source: Path) -> np.ndarray[Any, Any]:
+def audio_of(source: Path) -> np.ndarray[Any, Any]:
     """What a player hears, from the first moment on."""
     to = source.with_name(f"{source.name}.f32")
     ffmpeg("-i", source, "-vn", "-af", "aresample=async=1:first_pts=0", "-ac", "1", "-ar", HZ,
@@ -123,7 +123,7 @@ def pictures_are_those_of(source: Path, *, is_counted: bool = False) -> None:
         assert times == pytest.approx([(at or 0) - start for at, _ in wanted], abs=0.002)
     likeness = [similarity(was, luma(now)) for (_, was), now in zip(wanted, shown, strict=True)]
     assert np.mean(likeness) > 0.8
-    for second in range(PASSAGE_S, int(times[-1]), PASSAGE_S):
+    for second in range(CHUNK_S, int(times[-1]), CHUNK_S):
         join = int(np.searchsorted(times, second - 0.0005))
         around = likeness[join - 12 : join - 1] + likeness[join + 2 : join + 12]
         assert min(likeness[join - 1 : join + 2]) > min(around) - 0.03, f"the join at {second} s"
@@ -132,8 +132,8 @@ def pictures_are_those_of(source: Path, *, is_counted: bool = False) -> None:
 
 def sound_is_that_of(source: Path) -> None:
     """At its beginning, in its middle and at its end."""
-    was = sound_of(source)
-    now = sound_of(source.parent / "videos" / source.stem / "master.m3u8")
+    was = audio_of(source)
+    now = audio_of(source.parent / "videos" / source.stem / "master.m3u8")
     assert len(now) / HZ == pytest.approx(len(was) / HZ, abs=0.1)
     window = int(WINDOW_S * HZ)
     for start in (HZ // 10, len(was) // 2, len(was) - window - HZ // 2):
@@ -142,7 +142,7 @@ def sound_is_that_of(source: Path) -> None:
 
 
 def shift_s(piece: np.ndarray[Any, Any], whole: np.ndarray[Any, Any], start: int) -> float | None:
-    """By how much a piece of sound comes later; None for silence."""
+    """By how much a piece of audio comes later; None for silence."""
     if np.abs(piece).max() < 0.01:
         return None
     reach = HZ // 10
@@ -156,24 +156,24 @@ MARKS_S = [0.2, 2.0, 4.6]
 
 
 def marked(path: Path) -> Path:
-    """Flashes and clicks at the same moments; the pictures are numbered otherwise."""
+    """Flashes and clicks at the same moments; the frames are numbered otherwise."""
 
     def draw(number: int, size: tuple[int, int]) -> np.ndarray[Any, Any]:
         is_flash = any(0 <= number - round(at * 25) < 2 for at in MARKS_S)
         return np.full(size[::-1], 230 if is_flash else 30, np.uint8)
 
-    pictures = film(path.with_suffix(".film.mp4"), count=130, draw=draw, size=(160, 120),
+    frames = video(path.with_suffix(".video.mp4"), count=130, draw=draw, size=(160, 120),
                     options={"x264-params": "open-gop=1:keyint=12:bframes=3"})  # fmt: skip
-    sound = path.with_suffix(".sound.wav")
-    with av.open(str(sound), "w") as out:
-        add_sound(out, clicks(5.2, MARKS_S, 44_100), 44_100, codec="pcm_s16le", layout="mono")()
-    ffmpeg("-i", pictures, "-i", sound, "-c:v", "copy", "-c:a", "aac", path)
+    audio = path.with_suffix(".audio.wav")
+    with av.open(str(audio), "w") as out:
+        add_audio(out, clicks(5.2, MARKS_S, 44_100), 44_100, codec="pcm_s16le", layout="mono")()
+    ffmpeg("-i", frames, "-i", audio, "-c:v", "copy", "-c:a", "aac", path)
     return path
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Path]:
-    """The same film in odd forms, all transcoded."""
+    """The same video in odd forms, all transcoded."""
     folder = tmp_path
     plain = marked(folder / "plain.mp4")
     ffmpeg("-i", plain, "-c", "copy", "-output_ts_offset", "7", folder / "offset.ts")
@@ -184,7 +184,7 @@ def made(tmp_path: Path) -> Iterator[Path]:
     ffmpeg("-i", plain, "-i", plain, "-map", "0:v", "-map", "0:a", "-map", "1:a", "-c:v", "copy",
            "-c:a:0", "ac3", "-c:a:1", "libopus", "-ac:a:0", "6", "-metadata:s:a:1", "language=deu",
            "-strict", "-2", folder / "tracks.mkv")  # fmt: skip
-    for name in ("plain.film.mp4", "plain.sound.wav"):
+    for name in ("plain.video.mp4", "plain.audio.wav"):
         (folder / name).rename(folder / f"used.{name}")
     cli = Cli(folder)
     try:
@@ -196,7 +196,7 @@ def made(tmp_path: Path) -> Iterator[Path]:
 
 MADE = {"plain.mp4": 0.0, "offset.ts": 0.0, "edited.mp4": 0.08, "upright.mov": 0.0,
         "fields.mpg": 0.0, "tracks.mkv": 0.0}  # fmt: skip
-"""With how much of the film was cut off."""
+"""With how much of the video was cut off."""
 
 
 @pytest.mark.slow
@@ -217,48 +217,48 @@ def marks_are_together(folder: Path, expected: list[float]) -> None:
     frames = frames_of(folder)
     bright = [float(frame.time or 0) for frame in frames if luma(frame).mean() > 120]
     flashes = [at for n, at in enumerate(bright) if n == 0 or at - bright[n - 1] > 0.5]
-    heard = loud_from_s(sound_of(folder / "master.m3u8")[None], HZ)
+    heard = loud_from_s(audio_of(folder / "master.m3u8")[None], HZ)
     assert flashes == pytest.approx(heard, abs=0.02)
     assert flashes == pytest.approx(expected, abs=0.05)
     is_playable(folder)
 
 
-def test_sound_alone_and_a_film_without_sound(cli: Cli) -> None:
+def test_audio_alone_and_a_video_without_audio(cli: Cli) -> None:
     ffmpeg("-f", "lavfi", "-i", "sine=d=3", cli.folder / "song.mp3")
     cover = cli.folder / "cover.png"
     ffmpeg("-f", "lavfi", "-i", "color=red:s=64x64:d=1", "-frames:v", "1", cover)
     ffmpeg("-i", cli.folder / "song.mp3", "-i", cover, "-map", "0", "-map", "1", "-c:a", "aac",
            "-c:v", "copy", "-disposition:v", "attached_pic", cli.folder / "album.m4a")  # fmt: skip
-    film(cli.folder / "silent.mp4", count=30)
+    video(cli.folder / "silent.mp4", count=30)
     cli("run", TRANSCODE, "song.mp3", "album.m4a", "silent.mp4", *QUICK)
     for name in ("song", "album"):
         folder = cli.folder / "videos" / name
         assert "RESOLUTION" not in (folder / "master.m3u8").read_text()
-        assert len(sound_of(folder / "master.m3u8")) / HZ == pytest.approx(3, abs=0.1)
+        assert len(audio_of(folder / "master.m3u8")) / HZ == pytest.approx(3, abs=0.1)
     silent = cli.folder / "videos" / "silent"
     assert "AUDIO" not in (silent / "master.m3u8").read_text()
     for folder in (silent, cli.folder / "videos" / "song", cli.folder / "videos" / "album"):
         is_playable(folder)
 
 
-def test_sound_and_pictures_of_different_lengths(cli: Cli) -> None:
-    short = film(cli.folder / "film.mp4", count=30)
+def test_audio_and_frames_of_different_lengths(cli: Cli) -> None:
+    short = video(cli.folder / "video.mp4", count=30)
     ffmpeg("-i", short, "-f", "lavfi", "-i", "sine=d=3", "-c:v", "copy", cli.folder / "long.mp4")
     ffmpeg("-i", short, "-f", "lavfi", "-i", "sine=d=0.5", "-c:v", "copy", cli.folder / "brief.mp4")
     cli("run", TRANSCODE, "long.mp4", "brief.mp4", *QUICK)
     for name, seconds in (("long", 3), ("brief", 0.5)):
         folder = cli.folder / "videos" / name
         assert len(frames_of(folder, "64p")) == 30
-        assert len(sound_of(folder / "master.m3u8")) / HZ == pytest.approx(seconds, abs=0.1)
+        assert len(audio_of(folder / "master.m3u8")) / HZ == pytest.approx(seconds, abs=0.1)
         is_playable(folder)
 
 
-def test_a_film_that_was_cut_keeps_its_frame_rate(cli: Cli) -> None:
+def test_a_video_that_was_cut_keeps_its_frame_rate(cli: Cli) -> None:
     fps = Fraction(24_000, 1001)
-    whole = film(cli.folder / "whole.mp4", times=[n / fps for n in range(75)])
+    whole = video(cli.folder / "whole.mp4", times=[n / fps for n in range(75)])
     ffmpeg("-ss", "1", "-i", whole, "-c", "copy", cli.folder / "cut.mkv")  # from a key frame on
     times = [n / fps for n in range(75) if not 20 <= n < 30]
-    film(cli.folder / "hole.mp4", times=[*times, times[-1] + 1])
+    video(cli.folder / "hole.mp4", times=[*times, times[-1] + 1])
     cli("run", TRANSCODE, "cut.mkv", "hole.mp4", *QUICK)
     for name in ("cut", "hole"):
         folder = cli.folder / "videos" / name
@@ -269,7 +269,7 @@ def test_a_film_that_was_cut_keeps_its_frame_rate(cli: Cli) -> None:
 @pytest.mark.parametrize(("codec", "named"), [("hevc", "hvc1.2.4."), ("av1", "av01.0.")])
 def test_other_codecs_run_locked_in(codec: str, named: str, cli: Cli) -> None:
     """With the limits of a child on memory, files and threads."""
-    source = film(cli.folder / "a.mkv", codec="ffv1", pix_fmt="yuv420p10le", size=(192, 128))
+    source = video(cli.folder / "a.mkv", codec="ffv1", pix_fmt="yuv420p10le", size=(192, 128))
     cli("run", TRANSCODE, source, *SMALL, "--codec", codec, "--threads", "2")
     folder = cli.folder / "videos" / "a"
     assert f'CODECS="{named}' in (folder / "master.m3u8").read_text()
@@ -291,7 +291,7 @@ def test_hdr_that_is_kept_is_named(
         context = stream.codec_context
         context.color_primaries, context.color_trc, context.colorspace = 9, transfer, 9
 
-    source = film(cli.folder / "a.mp4", codec="libx265", pix_fmt="yuv420p10le", size=(128, 96),
+    source = video(cli.folder / "a.mp4", codec="libx265", pix_fmt="yuv420p10le", size=(128, 96),
                   count=5, options={"x265-params": "log-level=none:pools=none"},
                   setup=setup)  # fmt: skip
     cli("run", TRANSCODE, source, *QUICK, "--codec", "hevc", "--hdr", hdr)
@@ -306,8 +306,8 @@ def test_hdr_that_is_kept_is_named(
     is_playable(folder)
 
 
-def test_a_damaged_film_fails_and_says_where(cli: Cli) -> None:
-    source = film(cli.folder / "a.mp4", count=100, options={"bf": "0"})
+def test_a_damaged_video_fails_and_says_where(cli: Cli) -> None:
+    source = video(cli.folder / "a.mp4", count=100, options={"bf": "0"})
     data = bytearray(source.read_bytes())
     with av.open(str(source)) as container:
         packets = [packet for packet in container.demux(video=0) if packet.size]
@@ -320,7 +320,7 @@ def test_a_damaged_film_fails_and_says_where(cli: Cli) -> None:
 
 
 def test_an_encoder_that_does_not_start_is_named(cli: Cli) -> None:
-    film(cli.folder / "a.mp4", count=5)
+    video(cli.folder / "a.mp4", count=5)
     ended = cli("run", TRANSCODE, "a.mp4", *SMALL, "--preset", "leisurely", code=1)
     assert "libx264 does not start here" in ended.err
     assert "Check --preset" in ended.err
@@ -328,14 +328,14 @@ def test_an_encoder_that_does_not_start_is_named(cli: Cli) -> None:
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is such a device here")
 def test_hardware_that_is_not_there_is_missed(cli: Cli) -> None:
-    film(cli.folder / "a.mp4", count=5)
+    video(cli.folder / "a.mp4", count=5)
     ended = cli("run", TRANSCODE, "a.mp4", *SMALL, "--hardware", "nvenc", code=1)
     assert "h264_nvenc does not start here" in ended.err
     assert "Leave out --hardware" in ended.err
 
 
 def test_hdr_that_cannot_be_kept_is_refused_at_once(cli: Cli) -> None:
-    film(cli.folder / "a.mp4", count=5)
+    video(cli.folder / "a.mp4", count=5)
     in_sentence(
         cli("run", TRANSCODE, "a.mp4", "--hdr", "keep", code=2).err, "--hdr keep", "--codec hevc"
     )

@@ -18,7 +18,7 @@ from faster_whisper import WhisperModel
 import media_samples
 import samples
 from intermission.media import extract_audio
-from intermission.pipelines.transcribe.sound import length_ms, read_sound
+from intermission.pipelines.transcribe.audio_file import length_ms, read_audio
 from intermission.ports.speech import RATE_HZ
 from servers.speech import KEY, serving
 
@@ -105,13 +105,13 @@ def check_times(document: dict) -> None:
 
 
 def test_no_word_is_lost_or_doubled_at_a_seam(cli: Cli, talk: Path) -> None:
-    """Short spans, so that most cuts go through speech; compared around every one of them."""
+    """Short chunks, so that most cuts go through speech; compared around every one of them."""
     cli("run", "transcribe", talk, "--chunk-seconds", "10")
     document = json.loads(transcribed(cli, talk)["json"])
     words = [word for segment in document["segments"] for word in segment["words"]]
-    (receipt,) = cli.workspace(talk).glob("receipts/spans/*.json")
+    (receipt,) = cli.workspace(talk).glob("receipts/chunks/*.json")
     cuts_ms = [
-        span["start_ms"] for span in json.loads(json.loads(receipt.read_text())["result"])[1:]
+        chunk["start_ms"] for chunk in json.loads(json.loads(receipt.read_text())["result"])[1:]
     ]
     cuts_ms = [cut_ms for cut_ms in cuts_ms if cut_ms > words[0]["start_ms"]]
     assert len(cuts_ms) == 5  # another lies in the music before
@@ -147,13 +147,13 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, float]:
     with wave.open(str(path), "wb") as joined:
         joined.setparams((1, 2, RATE_HZ, 0, "NONE", ""))
         for sound, _ in parts:
-            joined.writeframes(read_sound(sound, 0, length_ms(sound)))
+            joined.writeframes(read_audio(sound, 0, length_ms(sound)))
     said = " ".join(text for _, text in parts)
     return path, said, word_error_rate(whole(path, folder), said)
 
 
 @pytest.mark.parametrize("seconds", [60, 35, 15])
-def test_spans_are_heard_as_well_as_the_whole(
+def test_chunks_are_transcribed_as_well_as_the_whole(
     cli: Cli, spoken: tuple[Path, str, float], seconds: int
 ) -> None:
     joined, said, rate_of_whole = spoken
@@ -169,7 +169,7 @@ def test_readings_put_together_lose_nothing(cli: Cli) -> None:
     with wave.open(str(path), "wb") as joined:
         joined.setparams((1, 2, RATE_HZ, 0, "NONE", ""))
         for reading, text in samples.readings():
-            joined.writeframes(read_sound(reading, 0, length_ms(reading)))
+            joined.writeframes(read_audio(reading, 0, length_ms(reading)))
             said += f" {text}"
     cli("run", "transcribe", path, "--chunk-seconds", "5")
     found = transcribed(cli, path)["txt"]
@@ -180,10 +180,12 @@ def test_readings_put_together_lose_nothing(cli: Cli) -> None:
 def test_only_what_a_parameter_changes_runs_again(cli: Cli, talk: Path) -> None:
     run = ("run", "transcribe", talk, "--chunk-seconds", "30", "--json")
     assert cli(*run).json["executed"] == 6
-    assert cli(*run, "--output-format", "srt").json["executed"] == 1  # join
+    assert cli(*run, "--output-format", "srt").json["executed"] == 1  # merge
     assert cli(*run, "--model", "tiny.en").json["executed"] == 0  # the same by its name
-    assert cli(*run, "--beam-size", "1").json["executed"] == 3  # hear, hear, join
-    assert cli("run", "transcribe", talk, "--json").json["executed"] == 3  # spans, hear, join
+    assert cli(*run, "--beam-size", "1").json["executed"] == 3  # transcribe, transcribe, merge
+    assert (
+        cli("run", "transcribe", talk, "--json").json["executed"] == 3
+    )  # chunks, transcribe, merge
     threads = cli(*run, env={"INTERMISSION_SPEECH_THREADS": "1"})
     assert threads.json["executed"] == 0  # it changes no word
 
@@ -225,7 +227,7 @@ def test_a_server_is_left_alone_as_long_as_it_asks(cli: Cli) -> None:
         run = ("run", "transcribe", path, "--engine", "http", "--model", "m", "--language", "en")
         printed = cli(*run, "--jsonl").out.splitlines()
     events = [json.loads(line) for line in printed]
-    heard = [one for one in events if str(one.get("task", "")).startswith("hear")]
+    heard = [one for one in events if str(one.get("task", "")).startswith("transcribe")]
     (told,) = [one["at"] for one in heard if one["now"] == "retrying"]
     again = [one["at"] for one in heard if one["now"] == "leased"][1]
     waited = datetime.fromisoformat(again) - datetime.fromisoformat(told)
@@ -233,7 +235,7 @@ def test_a_server_is_left_alone_as_long_as_it_asks(cli: Cli) -> None:
     assert sum(server.calls.values()) == 2
 
 
-def test_what_cannot_be_heard_is_said_in_a_sentence(cli: Cli, talk: Path) -> None:
+def test_what_cannot_be_transcribed_is_said_in_a_sentence(cli: Cli, talk: Path) -> None:
     in_sentence(cli("run", "transcribe", talk, "--language", "xx", code=2).err, "language 'xx'")
     in_sentence(cli("run", "transcribe", talk, "--model", "./none", code=4).err, "model.bin")
     in_sentence(cli("run", "transcribe", talk, "--engine", "ear", code=2).err, "faster-whisper")

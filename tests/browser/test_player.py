@@ -42,7 +42,7 @@ def browser(require: Callable[[str], str]) -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     """A page that can be told to load `player.html`, beside the folder that is transcoded into."""
-    folder = tmp_path / "videos" / "film"
+    folder = tmp_path / "videos" / "video"
     with serving(folder, {"player.html": PLAYER, "hls.js": samples.hls_js()}) as address:
         page = browser.new_page(base_url=address, viewport={"width": 340, "height": 260})
         page.set_default_timeout(PLAYING_S * 1000)
@@ -52,12 +52,12 @@ def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """Starts transcoding a film with a tone."""
-    film = media_samples.make(tmp_path / "film.mp4", seconds=SECONDS, size=(320, 240))
+    """Starts transcoding a video with a tone."""
+    video = media_samples.make(tmp_path / "video.mp4", seconds=SECONDS, size=(320, 240))
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*more: str, **env: str) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "intermission", "run", REF, str(film), *HOW, *more]
+        argv = [sys.executable, "-m", "intermission", "run", REF, str(video), *HOW, *more]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("INTERMISSION_")}
         environment = {**inherited, "HOME": str(tmp_path), "INTERMISSION_SLOTS": "2", **env}
         started.append(subprocess.Popen(argv, cwd=tmp_path, env=environment))
@@ -88,7 +88,7 @@ def told(page: Page) -> dict[str, Any]:
     return page.evaluate("({...told, at: video.currentTime, duration: video.duration})")
 
 
-def test_it_plays_over_joins_and_changes_quality(page: Page, run: Run) -> None:
+def test_it_plays_over_joins_and_changes_rendition(page: Page, run: Run) -> None:
     assert run().wait(60) == 0
     page.goto("/player.html")
     wait(page, "video.currentTime > 0.5")

@@ -14,7 +14,7 @@ import samples
 from intermission.backends.speech import engine
 from intermission.backends.speech.http import HttpSpeech
 from intermission.errors import EnvironmentFault, ParameterError, Permanent, TaskError
-from intermission.pipelines.transcribe.sound import length_ms, read_sound
+from intermission.pipelines.transcribe.audio_file import length_ms, read_audio
 from intermission.ports.speech import AUTO, Speech, Weights
 from intermission.testing.speech import SpeechContract
 from servers.speech import KEY, SpeechServer, serving
@@ -24,7 +24,7 @@ READING, TEXT = samples.readings()[0]
 
 @cache
 def reading() -> bytes:
-    return read_sound(READING, 0, length_ms(READING))
+    return read_audio(READING, 0, length_ms(READING))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A film that is transcoded and killed again and again: the same bytes, nothing encoded twice.
+"""A video that is transcoded and killed again and again: the same bytes, nothing encoded twice.
 
 `TRANSCODE_KILLS` says how often; the suite has time for a few.
 """
@@ -18,19 +18,19 @@ from typing import Any
 
 import numpy as np
 
-import film_samples
 import media_samples
+import video_samples
 from transcoding import REF
 
 KILLS = int(os.environ.get("TRANSCODE_KILLS", "6"))
 SLOTS = 2
-QUALITIES = 2
+RENDITIONS = 2
 TIMEOUT_S = 120
 
 
 def start(folder: Path, ladder: str = "120p,90p", **environ: str) -> subprocess.Popen[bytes]:
     options = ["--ladder", ladder, "--segment-seconds", "1", "--chunk-seconds", "1"]
-    command = [sys.executable, "-m", "intermission", "run", REF, "film.mp4", *options]
+    command = [sys.executable, "-m", "intermission", "run", REF, "video.mp4", *options]
     environment = {
         **os.environ,
         "BEGUN": str(folder / "begun"),
@@ -54,10 +54,10 @@ def begun(folder: Path) -> Counter[str]:
 
 
 def finished(folder: Path) -> set[str]:
-    """The passages and heights that have a receipt."""
+    """The sections and heights that have a receipt."""
     chunks = [
         json.loads(json.loads(path.read_text())["chunk"])
-        for path in folder.glob(".intermission/film.mp4/receipts/encode/*.json")
+        for path in folder.glob(".intermission/video.mp4/receipts/encode/*.json")
     ]
     return {f"{chunk['first']} {chunk['height']}" for chunk in chunks}
 
@@ -75,11 +75,11 @@ def test_killed_at_random_points(tmp_path: Path) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     for folder in (undisturbed, killed):
         folder.mkdir()
-    film = media_samples.make(undisturbed / "film.mp4", seconds=10, size=(160, 120))
-    (killed / "film.mp4").write_bytes(film.read_bytes())
+    video = media_samples.make(undisturbed / "video.mp4", seconds=10, size=(160, 120))
+    (killed / "video.mp4").write_bytes(video.read_bytes())
     out, _ = start(undisturbed).communicate(timeout=TIMEOUT_S)
     wanted = outputs(undisturbed)
-    assert begun(undisturbed).total() == len(finished(undisturbed)) == 10 * QUALITIES, out.decode()
+    assert begun(undisturbed).total() == len(finished(undisturbed)) == 10 * RENDITIONS, out.decode()
 
     rng = random.Random(11)
     interrupted = 0
@@ -102,7 +102,7 @@ def test_killed_at_random_points(tmp_path: Path) -> None:
     assert process.returncode == 0, out.decode()
     assert interrupted, "nothing was killed: shorten the times"
     again = begun(killed).total() - len(begun(killed))
-    assert again <= interrupted * SLOTS * QUALITIES
+    assert again <= interrupted * SLOTS * RENDITIONS
     assert outputs(killed) == wanted
 
 
@@ -119,10 +119,10 @@ def segments(folder: Path, rendition: str) -> dict[str, bytes]:
 def test_a_rendition_has_the_same_bytes_alone_together_and_added_later(tmp_path: Path) -> None:
     """Added later also means: after a run that made a part of it alone was killed."""
     folders = {name: tmp_path / name for name in ("together", "alone", "added", "killed")}
-    video = film_samples.film(tmp_path / "film.mp4", count=100, size=(160, 120), draw=detail)
+    video = video_samples.video(tmp_path / "video.mp4", count=100, size=(160, 120), draw=detail)
     for folder in folders.values():
         folder.mkdir()
-        (folder / "film.mp4").write_bytes(video.read_bytes())
+        (folder / "video.mp4").write_bytes(video.read_bytes())
 
     def run(name: str, ladder: str) -> None:
         process = start(folders[name], ladder)
@@ -141,7 +141,7 @@ def test_a_rendition_has_the_same_bytes_alone_together_and_added_later(tmp_path:
     process = start(folders["killed"], "60p", GATES=str(gates), INTERMISSION_SLOTS="4")
     deadline = time.monotonic() + TIMEOUT_S
     while not finished(folders["killed"]) >= {"0 60", "2 60"}:
-        assert time.monotonic() < deadline, "the passages were not encoded"
+        assert time.monotonic() < deadline, "the sections were not encoded"
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=TIMEOUT_S)

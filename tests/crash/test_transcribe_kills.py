@@ -1,4 +1,4 @@
-"""A transcription that is killed again and again: the same bytes, and no span heard twice."""
+"""A transcription that is killed again and again: the same bytes, no chunk transcribed twice."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Location:
         return {stat.key: self.made.read(stat.key) for stat in self.made.list("")}
 
     def heard(self) -> set[str]:
-        """The keys of the spans that have a receipt."""
-        receipts = [self.work.read(stat.key) for stat in self.work.list("receipts/hear/")]
+        """The keys of the chunks that have a receipt."""
+        receipts = [self.work.read(stat.key) for stat in self.work.list("receipts/transcribe/")]
         return {json.loads(data)["task_key"] for data in receipts}
 
 

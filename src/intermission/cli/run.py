@@ -76,7 +76,7 @@ def run(
 
     Kill it whenever you like: the same command goes on, and finished tasks are not redone.
     The paths of the outputs are printed on standard output; where a few files lead to all the
-    others, such as the playlist of a film, those.
+    others, such as the playlist of a video, those.
     """
     refuse_option(pipeline)
     app = open_app(

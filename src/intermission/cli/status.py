@@ -30,7 +30,7 @@ def status(
 ) -> None:
     """Show how far a job is.
 
-    Its tasks by step and state, its groups (such as the qualities of a film), and the tasks that
+    Its tasks by step and state, its groups (such as the renditions of a video), and the tasks that
     are running.
     """
     from intermission.cli.formatting import near

@@ -1,7 +1,7 @@
 """The process that reads a hostile file: `python -I -m intermission.media.child`.
 
 It reads its request from standard input, caps itself, imports libav, locks itself in, and only then
-looks at the file. It answers on standard output, one JSON object a line; a picture's bytes follow
+looks at the file. It answers on standard output, one JSON object a line; a frame's bytes follow
 their line. It knows the file by its descriptor alone: no name, no credential and no other file.
 """
 
@@ -15,30 +15,30 @@ import pkgutil
 import signal
 import sys
 
-from intermission.media import jail
-from intermission.media.order import Order
+from intermission.media import sandbox
+from intermission.media.request import Request
 
 _ANSWER = 1
 _DEVICE_BYTES = 1 << 44
 
 
 def main() -> None:
-    order = Order.from_json(sys.stdin.buffer.read())
+    request = Request.from_json(sys.stdin.buffer.read())
     # The terminal's Ctrl-C reaches the whole group; what it means is the caller's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    jail.die_with(order.parent_pid)
-    os.nice(order.limits.niceness)
-    size_bytes = os.fstat(order.source_fd).st_size
+    sandbox.die_with(request.parent_pid)
+    os.nice(request.limits.niceness)
+    size_bytes = os.fstat(request.source_fd).st_size
     # A driver maps its device's memory, and more of it than the machine has.
-    is_hardware = order.encode is not None and order.encode.coding.is_hardware
-    jail.limit(
-        memory_bytes=_DEVICE_BYTES if is_hardware else order.limits.memory_bytes,
+    is_hardware = request.encode is not None and request.encode.settings.is_hardware
+    sandbox.limit(
+        memory_bytes=_DEVICE_BYTES if is_hardware else request.limits.memory_bytes,
         # The caller's watch is shorter; this holds where the caller itself is stopped.
-        cpu_s=math.ceil(order.limits.whole_wall_s(order.limits.duration_s * 1000, size_bytes)),
-        file_bytes=order.limits.output_bytes if order.output_fd >= 0 else 0,
+        cpu_s=math.ceil(request.limits.whole_wall_s(request.limits.duration_s * 1000, size_bytes)),
+        file_bytes=request.limits.output_bytes if request.output_fd >= 0 else 0,
     )
     try:
-        _work(order)
+        _work(request)
     except MemoryError:
         _say(limit="memory")
     except ImportError as e:
@@ -50,12 +50,12 @@ def main() -> None:
         os._exit(0)  # the caller has what it wanted
 
 
-def _work(order: Order) -> None:
+def _work(request: Request) -> None:
     import av
     import av.error
     import av.logging
 
-    from intermission.media.answering import answer, prepare
+    from intermission.media.child_server import answer, prepare
     from intermission.media.refusal import AGAIN, Refused
     from intermission.media.wav import NotWritten
 
@@ -65,9 +65,9 @@ def _work(order: Order) -> None:
             importlib.import_module(module.name)
     av.logging.set_level(None)
     try:
-        prepared = prepare(order)
-        _say(locked_in=jail.lock_in())
-        answer(order, prepared, _say, _send)
+        prepared = prepare(request)
+        _say(locked_in=sandbox.lock_in())
+        answer(request, prepared, _say, _send)
         _say(end=True)
     except Refused as e:
         _say(refused={"found": e.found, "remedy": e.remedy})
@@ -76,7 +76,7 @@ def _work(order: Order) -> None:
     except av.error.FFmpegError as e:
         _say(refused={"found": f"is damaged: libav gave up ({e.strerror}).", "remedy": AGAIN})
     except OSError as e:
-        doing = "writing the sound of" if isinstance(e, NotWritten) else "reading"
+        doing = "writing the audio of" if isinstance(e, NotWritten) else "reading"
         _say(os_error={"doing": doing, "errno": e.errno, "strerror": e.strerror})
     except Exception as e:
         # Only the file can have brought this about: everything else is loaded and at rest.

@@ -18,8 +18,8 @@ from av.container import InputContainer
 from av.stream import Discard
 
 from intermission.media import decoders
+from intermission.media.container import Clock, Examined, packets, raise_unless_damage
 from intermission.media.info import Limits
-from intermission.media.opening import Clock, Examined, packets, raise_unless_damage
 from intermission.media.refusal import AGAIN, EXPORT, RAISE_LIMIT, Refused
 from intermission.media.timeline import TICKS_PER_S, Timeline
 from intermission.media.wav import SAMPLE_BYTES, max_samples
@@ -27,7 +27,7 @@ from intermission.media.wav import SAMPLE_BYTES, max_samples
 _CUT_SHORT_S = Fraction(1, 10)
 """How much a file may lack that is known to have lost its end."""
 _LONG_S = 60
-"""How much longer than its claim the sound may be, at least: the claim may be a rounded one."""
+"""How much longer than its claim the audio may be, at least: the claim may be a rounded one."""
 _RATES_HZ = range(1000, 768_001)
 """A damaged header can claim one sample a second, and make hours out of one packet."""
 
@@ -79,7 +79,7 @@ class Extraction:
         self._format: tuple[str, str, int] | None = None
         self._drop_samples = 0
         self._packets = self._skipped = 0
-        self._reach = self._sound_reach = 0
+        self._reach = self._audio_reach = 0
 
     def run(self, fd: int, report: Progress) -> dict[str, Any]:
         """Write all of it; what there is to say about it."""
@@ -109,7 +109,7 @@ class Extraction:
         allowed = [stream for stream in audio if decoders.is_allowed(stream)]
         if not allowed:
             names = ", ".join(sorted({decoders.name_of(stream) for stream in audio})) or "unknown"
-            raise Refused(f"has sound in a format that is not supported ({names}).", EXPORT)
+            raise Refused(f"has audio in a format that is not supported ({names}).", EXPORT)
         if self._index is not None:
             allowed = [stream for stream in allowed if stream.index == self._index] or allowed
             return allowed[0]
@@ -121,7 +121,7 @@ class Extraction:
         container = self._container
         is_indexed = self._examined.info.container == "mov" and self._examined.timing == "claimed"
         if is_indexed and stream.duration and stream.time_base:
-            # Its tracks each claim their length, so the pictures need not be read at all.
+            # Its tracks each claim their length, so the frames need not be read at all.
             start = stream.start_time or 0
             self._claimed_s = (start + stream.duration) * stream.time_base - self._examined.origin_s
             for other in container.streams:
@@ -134,7 +134,7 @@ class Extraction:
                 end = self._clock.end(packet)
                 self._reach = max(self._reach, end)
                 if packet.stream_index == stream.index:
-                    self._sound_reach = max(self._sound_reach, end)
+                    self._audio_reach = max(self._audio_reach, end)
                     self._decode(packet)
                     report(self._reach / whole)
         except av.error.FFmpegError as e:
@@ -212,7 +212,7 @@ class Extraction:
     def _judge(self) -> None:
         if self._skipped * 2 > self._packets:
             raise Refused(
-                f"is too damaged: {self._skipped} of {self._packets} packets of sound "
+                f"is too damaged: {self._skipped} of {self._packets} packets of audio "
                 "cannot be decoded.",
                 AGAIN,
             )
@@ -221,9 +221,9 @@ class Extraction:
         if self._examined.timing == "claimed" and reach_s < self._claimed_s - slack_s:
             self._refuse_short(reach_s, self._claimed_s)
         decoded_s = Fraction(self._writer.samples, self._rate_hz)
-        sound_reach_s = Fraction(self._sound_reach, TICKS_PER_S)
-        if decoded_s < sound_reach_s - slack_s and not self._skipped:
-            self._refuse_short(decoded_s, sound_reach_s)
+        audio_reach_s = Fraction(self._audio_reach, TICKS_PER_S)
+        if decoded_s < audio_reach_s - slack_s and not self._skipped:
+            self._refuse_short(decoded_s, audio_reach_s)
 
     def _refuse_short(self, found_s: Fraction, expected_s: Fraction) -> NoReturn:
         raise Refused(f"ends after {float(found_s):.1f} of {float(expected_s):.1f} s.", AGAIN)

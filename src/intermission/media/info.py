@@ -22,14 +22,14 @@ class Limits:
     duration_s: int = 24 * 3600
     streams: int = 64
     pixels: int = 8192 * 8192
-    """Of one picture."""
+    """Of one frame."""
     bytes_per_s_min: int = 8
     """A file longer than ten minutes with fewer bytes than this a second lies about its length."""
     memory_bytes: int = 4 * 2**30
     """Address space of the child, libraries included."""
     output_bytes: int = WAV_MAX_BYTES
     wall_s: float = 60.0
-    """For opening the file and learning what it is, and for each picture asked for."""
+    """For opening the file and learning what it is, and for each frame asked for."""
     wall_s_per_media_s: float = 0.5
     """What decoding it whole may take beyond that."""
     slowest_disk_bytes_per_s: int = 5_000_000
@@ -65,11 +65,11 @@ class VideoStream:
     fps: str
     """Exact, as "30000/1001"; "0/1" when unknown."""
     rotation_deg: int
-    """How far to turn the picture counter-clockwise to show it upright."""
+    """How far to turn the frame counter-clockwise to show it upright."""
     frames: int | None
     language: str | None
     attached_picture: bool
-    """Cover art, not a film."""
+    """Cover art, not a video."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ExtractedAudio:
 
 
 class Frame(NamedTuple):
-    """One picture: its time, its size, and its rows of RGB24 without padding."""
+    """One frame: its time, its size, and its rows of RGB24 without padding."""
 
     ms: int
     width: int

@@ -1,4 +1,4 @@
-"""The three things anyone may ask of a media file: what it is, its sound, its pictures.
+"""The three things anyone may ask of a media file: what it is, its audio, its frames.
 
 Each opens the file here, looks at its first bytes, and leaves the rest to a child. No libav
 code runs on this side, and what the child wrote is checked before it is believed.
@@ -19,10 +19,10 @@ from typing import Any
 
 from intermission.errors import EnvironmentFault, MediaError, SourceError, fault_from_os
 from intermission.media import wav
-from intermission.media.conversation import Conversation
+from intermission.media.child_client import ChildClient
 from intermission.media.info import ExtractedAudio, Frame, Limits, MediaInfo
-from intermission.media.order import Order
 from intermission.media.refusal import AGAIN, EXPORT
+from intermission.media.request import Request
 from intermission.media.sniff import NotMedia, sniff
 
 Pathish = str | PathLike[str]
@@ -31,8 +31,11 @@ DEFAULT = Limits()
 
 def probe(path: Pathish, *, limits: Limits = DEFAULT) -> MediaInfo:
     """What the file holds. Raises MediaError, naming what was found, if it is no usable media."""
-    with order_for("probe", path, limits) as order, Conversation(order, name_of(path)) as child:
-        return info_of(child, order)
+    with (
+        request_for("probe", path, limits) as request,
+        ChildClient(request, name_of(path)) as child,
+    ):
+        return info_of(child, request)
 
 
 def extract_audio(
@@ -43,15 +46,15 @@ def extract_audio(
     limits: Limits = DEFAULT,
     on_progress: Callable[[float], object] | None = None,
 ) -> ExtractedAudio:
-    """Write the sound as a mono 16-bit WAV file in which sample n is media time n / rate.
+    """Write the audio as a mono 16-bit WAV file in which sample n is media time n / rate.
 
     Late starts and gaps become silence. A file without an audio track gives an empty WAV file.
     Raises MediaError if the file ends much before its claim; nothing is left at `to` then.
     """
-    with order_for("extract_audio", path, limits) as order, _output(to) as output_fd:
-        order = replace(order, output_fd=output_fd, rate_hz=rate_hz)
-        with Conversation(order, name_of(path)) as child:
-            info = info_of(child, order)
+    with request_for("extract_audio", path, limits) as request, _output(to) as output_fd:
+        request = replace(request, output_fd=output_fd, rate_hz=rate_hz)
+        with ChildClient(request, name_of(path)) as child:
+            info = info_of(child, request)
             deadline = time.monotonic() + limits.whole_wall_s(info.duration_ms, info.size_bytes)
             while "extracted" not in (message := child.listen(deadline)):
                 if on_progress is not None and "progress" in message:
@@ -60,16 +63,16 @@ def extract_audio(
 
 
 def frames(path: Pathish, at_ms: Sequence[int], *, limits: Limits = DEFAULT) -> Iterator[Frame]:
-    """For each time the picture on screen then, in the order asked for; ascending is fastest.
+    """For each time the frame on screen then, in the order asked for; ascending is fastest.
 
-    `Frame.ms` is the picture's own time. The last picture stands for every time after it, and
-    pictures are not turned by the stream's rotation. Read them in one thread to the end, or
+    `Frame.ms` is the frame's own time. The last frame stands for every time after it, and
+    frames are not turned by the stream's rotation. Read them in one thread to the end, or
     close the iterator: the child lives as long as it does.
     """
-    with order_for("frames", path, limits) as order:
-        order = replace(order, at_ms=tuple(at_ms))
-        with Conversation(order, name_of(path)) as child:
-            info_of(child, order)
+    with request_for("frames", path, limits) as request:
+        request = replace(request, at_ms=tuple(at_ms))
+        with ChildClient(request, name_of(path)) as child:
+            info_of(child, request)
             while "end" not in (message := child.listen(time.monotonic() + limits.wall_s)):
                 yield _frame(child, message, limits)
 
@@ -79,8 +82,8 @@ def name_of(path: Pathish) -> str:
 
 
 @contextmanager
-def order_for(task: Any, path: Pathish, limits: Limits) -> Iterator[Order]:
-    """The file, open and known for what it is, as an order for a child."""
+def request_for(task: Any, path: Pathish, limits: Limits) -> Iterator[Request]:
+    """The file, open and known for what it is, as an request for a child."""
     fd = _open(path)
     try:
         kind = sniff(lambda offset, length: os.pread(fd, length, offset))
@@ -94,7 +97,7 @@ def order_for(task: Any, path: Pathish, limits: Limits) -> Iterator[Order]:
                 "reading media needs PyAV, which is not installed.",
                 remedy="Install it: pip install 'intermission[media]'.",
             )
-        yield Order(task, os.getpid(), fd, kind, limits)
+        yield Request(task, os.getpid(), fd, kind, limits)
     finally:
         os.close(fd)
 
@@ -131,9 +134,9 @@ def _output(to: Pathish) -> Iterator[int]:
         os.close(fd)
 
 
-def info_of(child: Conversation, order: Order) -> MediaInfo:
-    size_bytes = os.fstat(order.source_fd).st_size
-    deadline = time.monotonic() + order.limits.open_wall_s(size_bytes)
+def info_of(child: ChildClient, request: Request) -> MediaInfo:
+    size_bytes = os.fstat(request.source_fd).st_size
+    deadline = time.monotonic() + request.limits.open_wall_s(size_bytes)
     while "info" not in (message := child.listen(deadline)):
         pass
     try:
@@ -143,7 +146,7 @@ def info_of(child: Conversation, order: Order) -> MediaInfo:
 
 
 def _checked(
-    child: Conversation, told: dict[str, Any], output_fd: int, rate_hz: int
+    child: ChildClient, told: dict[str, Any], output_fd: int, rate_hz: int
 ) -> ExtractedAudio:
     """The child may say what it likes; the file it wrote has the last word."""
     try:
@@ -158,7 +161,7 @@ def _checked(
     return ExtractedAudio(samples, samples * 1000 // rate_hz, skipped, has_audio)
 
 
-def _frame(child: Conversation, message: dict[str, Any], limits: Limits) -> Frame:
+def _frame(child: ChildClient, message: dict[str, Any], limits: Limits) -> Frame:
     try:
         told = message["frame"]
         ms, width, height = int(told["ms"]), int(told["width"]), int(told["height"])

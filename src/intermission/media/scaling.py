@@ -1,6 +1,6 @@
-"""Pictures made upright, whole and as small as wanted, by libavfilter. Runs in the child only.
+"""Frames made upright, whole and as small as wanted, by libavfilter. Runs in the child only.
 
-Colours stay as they are stored, and so do their tags, but for three kinds of film: RGB becomes
+Colours stay as they are stored, and so do their tags, but for three kinds of video: RGB becomes
 what screens of old take (BT.709), the full range of numbers becomes the usual one, and HDR is
 mapped to BT.709 if that is asked for.
 """
@@ -14,7 +14,7 @@ import av.filter
 from av.filter.context import FilterContext
 from av.video.frame import VideoFrame
 
-from intermission.media.film import HLG, RGB, Coding, Film, Rung
+from intermission.media.video_info import HLG, RGB, EncoderSettings, RenditionSize, VideoTrack
 
 Size = tuple[int, int]
 AS_DECODED: Size = (0, 0)
@@ -27,16 +27,19 @@ _UPRIGHT = {
 }
 
 
-def in_all_sizes(
-    decoded: Iterator[VideoFrame], film: Film, rungs: Sequence[Rung], coding: Coding
+def scaled_frames(
+    decoded: Iterator[VideoFrame],
+    video: VideoTrack,
+    renditions: Sequence[RenditionSize],
+    settings: EncoderSettings,
 ) -> Iterator[list[VideoFrame]]:
-    """Each picture in every size."""
+    """Each frame in every size."""
     scaling: _Scaling | None = None
     for frame in decoded:
         if scaling is None or scaling.shape != _shape(frame):
-            if scaling is not None:  # pictures of another size follow
+            if scaling is not None:  # frames of another size follow
                 yield from scaling.rest()
-            scaling = _Scaling(frame, film, rungs, coding)
+            scaling = _Scaling(frame, video, renditions, settings)
         yield from scaling.through(frame)
     if scaling is not None:
         yield from scaling.rest()
@@ -50,18 +53,22 @@ class _Scaling:
     """The filters that turn one decoded frame into one frame for each rendition."""
 
     def __init__(
-        self, frame: VideoFrame, film: Film, rungs: Sequence[Rung], coding: Coding
+        self,
+        frame: VideoFrame,
+        video: VideoTrack,
+        renditions: Sequence[RenditionSize],
+        settings: EncoderSettings,
     ) -> None:
         self.shape = _shape(frame)
         self._graph = graph = av.filter.Graph()
         graph.threads = 1
         source = _source(graph, frame)
-        for name, arguments in _preparing(film):
+        for name, arguments in _preparing(video):
             source = _linked(source, graph.add(name, arguments or None))
-        self._sinks = [graph.add("buffersink") for _ in rungs]
-        self._conversions = [_colours(film), *_mapping(film, coding)]
-        self._format = coding.pix_fmt
-        ways = {n: scaling_path(film, rung) for n, rung in enumerate(rungs)}
+        self._sinks = [graph.add("buffersink") for _ in renditions]
+        self._conversions = [_colours(video), *_mapping(video, settings)]
+        self._format = settings.pix_fmt
+        ways = {n: scaling_path(video, rendition) for n, rendition in enumerate(renditions)}
         self._fork(source, ways, is_converted=False)
         graph.configure()
 
@@ -103,23 +110,27 @@ class _Scaling:
     def _pulled(self) -> Iterator[list[VideoFrame]]:
         while True:
             try:
-                yield [_picture(sink) for sink in self._sinks]
+                yield [_frame(sink) for sink in self._sinks]
             except (BlockingIOError, av.error.EOFError):
                 return
 
 
-def scaling_path(film: Film, rung: Rung) -> list[Size]:
+def scaling_path(video: VideoTrack, rendition: RenditionSize) -> list[Size]:
     """The sizes a frame goes through on its way to a rendition, the last one its own.
 
-    They depend on the film and the rendition alone, never on what else is encoded: the same task
+    They depend on the video and the rendition alone, never on what else is encoded: the same task
     gives the same bytes in any company. The sizes between are those that a usual ladder needs
     anyhow, so that its renditions share them.
     """
-    lines, source_lines = min(rung.width, rung.height), min(film.width, film.height)
-    path = [film.size_at(LARGE_LINES) if lines <= LARGE_LINES < source_lines else AS_DECODED]
+    lines, source_lines = min(rendition.width, rendition.height), min(video.width, video.height)
+    path = [video.size_at(LARGE_LINES) if lines <= LARGE_LINES < source_lines else AS_DECODED]
     if lines <= SMALL_LINES and source_lines > MEDIUM_LINES:
-        path.append(film.size_at(MEDIUM_LINES))
-    return path if path[-1] == (rung.width, rung.height) else [*path, (rung.width, rung.height)]
+        path.append(video.size_at(MEDIUM_LINES))
+    return (
+        path
+        if path[-1] == (rendition.width, rendition.height)
+        else [*path, (rendition.width, rendition.height)]
+    )
 
 
 def _linked(one: FilterContext, following: FilterContext, pad: int = 0) -> FilterContext:
@@ -139,28 +150,28 @@ def _source(graph: av.filter.Graph, frame: VideoFrame) -> FilterContext:
     )
 
 
-def _preparing(film: Film) -> Iterator[tuple[str, str]]:
-    """What every picture goes through before it is scaled."""
-    if film.is_interlaced:  # each picture says whether it is, and which field comes first
+def _preparing(video: VideoTrack) -> Iterator[tuple[str, str]]:
+    """What every frame goes through before it is scaled."""
+    if video.is_interlaced:  # each frame says whether it is, and which field comes first
         yield "bwdif", "mode=send_frame:parity=auto:deint=interlaced"
-    yield from _UPRIGHT.get(film.rotation_deg, ())
+    yield from _UPRIGHT.get(video.rotation_deg, ())
 
 
-def _mapping(film: Film, coding: Coding) -> Iterator[str]:
+def _mapping(video: VideoTrack, settings: EncoderSettings) -> Iterator[str]:
     """What becomes of colours, as options of a scaler."""
-    if coding.tone_map:
-        transfer = "arib-std-b67" if film.transfer == HLG else "smpte2084"
+    if settings.tone_map:
+        transfer = "arib-std-b67" if video.transfer == HLG else "smpte2084"
         yield (
             f":in_transfer={transfer}:in_primaries=bt2020:out_transfer=bt709:out_primaries=bt709"
             ":out_color_matrix=bt709:out_range=tv:intent=perceptual"
         )
 
 
-def _colours(film: Film) -> str:
-    return ":out_range=tv:out_color_matrix=bt709" if film.matrix == RGB else ":out_range=tv"
+def _colours(video: VideoTrack) -> str:
+    return ":out_range=tv:out_color_matrix=bt709" if video.matrix == RGB else ":out_range=tv"
 
 
-def _picture(sink: FilterContext) -> VideoFrame:
+def _frame(sink: FilterContext) -> VideoFrame:
     frame = sink.pull()
     assert isinstance(frame, VideoFrame)
     return frame

@@ -74,13 +74,13 @@ _FORMS = {  # bytes 0 to 4 and 8 to 12
 }
 
 _OTHER: tuple[tuple[bytes, str], ...] = (
-    (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
-    (b"\xff\xd8\xff", "a JPEG picture"),
-    (b"GIF8", "a GIF picture"),
-    (b"BM", "a BMP picture"),
-    (b"II*\x00", "a TIFF picture"),
-    (b"MM\x00*", "a TIFF picture"),
-    (b"8BPS", "a Photoshop picture"),
+    (b"\x89PNG\r\n\x1a\n", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF8", "a GIF image"),
+    (b"BM", "a BMP image"),
+    (b"II*\x00", "a TIFF image"),
+    (b"MM\x00*", "a TIFF image"),
+    (b"8BPS", "a Photoshop image"),
     (b"%PDF", "a PDF document"),
     (b"PK\x03\x04", "a ZIP archive or an Office document"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office document"),
@@ -106,7 +106,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     (r"(?:#[^\n]*\n|\s)*file\s+\S", "a concat script"),
     (r"\[playlist\]", "a PLS playlist"),
     (rf"{_LEAD}<MPD\b", "a DASH manifest"),
-    (rf"{_LEAD}<svg\b", "an SVG picture"),
+    (rf"{_LEAD}<svg\b", "an SVG image"),
     (rf"{_LEAD}<(?:!doctype html|html|head|body)\b", "a web page"),
     (r"<\?xml", "an XML document"),
     (r"WEBVTT", "WebVTT subtitles"),
@@ -147,9 +147,7 @@ def sniff(read_at: ReadAt) -> Kind | NotMedia:
         if head.startswith(magic):
             return NotMedia(found)
     if head[:4] == b"RIFF":
-        return NotMedia(
-            "a WebP picture" if head[8:12] == b"WEBP" else "a RIFF file of another kind"
-        )
+        return NotMedia("a WebP image" if head[8:12] == b"WEBP" else "a RIFF file of another kind")
     if head[257:262] == b"ustar":
         return NotMedia("a tar archive")
     return _streamed(head, read_at)
@@ -157,7 +155,7 @@ def sniff(read_at: ReadAt) -> Kind | NotMedia:
 
 def _boxed(head: bytes) -> Kind | NotMedia:
     if head[4:8] == b"ftyp" and head[8:12] in _PICTURE_BRANDS:
-        return NotMedia("a HEIF or raw picture")
+        return NotMedia("a HEIF or raw image")
     return MOV
 
 

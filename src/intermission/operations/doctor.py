@@ -129,7 +129,7 @@ def _media() -> Finding:
         import av
     except ImportError:
         return Finding("media", True, "not installed: pip install 'intermission[media]'")
-    from intermission.media.jail import landlock_version
+    from intermission.media.sandbox import landlock_version
 
     version = landlock_version()
     jail = f"decoders see no file (Landlock {version})" if version else "no Landlock here"

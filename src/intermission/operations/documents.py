@@ -179,7 +179,7 @@ class RunDocument(BaseModel):
 
 
 class GroupDocument(BaseModel):
-    """Tasks of a step that agree in a field, such as one quality of a film."""
+    """Tasks of a step that agree in a field, such as one rendition of a video."""
 
     step: str
     by: str

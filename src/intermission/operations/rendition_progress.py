@@ -1,4 +1,4 @@
-"""How far a job is in each of its groups, such as the qualities of a film: only looks.
+"""How far a job is in each of its groups, such as the renditions of a video: only looks.
 
 A pipeline says by which field of a chunk its tasks are told apart. A group that was asked for and
 makes no sense has no tasks; a step's result says which those are, and why.

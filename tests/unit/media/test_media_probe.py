@@ -21,10 +21,10 @@ SOUND = {
 }
 
 
-def test_a_film(film: Path) -> None:
-    info = probe(film)
+def test_a_video(video: Path) -> None:
+    info = probe(video)
     assert info.container == "mov"
-    assert info.size_bytes == film.stat().st_size
+    assert info.size_bytes == video.stat().st_size
     assert info.start_ms == 0
     assert abs(info.duration_ms - 2000) < 50
     assert info.video == (
@@ -44,7 +44,7 @@ def test_a_film(film: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_sound_alone(name: str, tmp_path: Path) -> None:
+def test_audio_alone(name: str, tmp_path: Path) -> None:
     encoder, container, codec = SOUND[name]
     info = probe(make(tmp_path / name, video=None, audio=encoder, seconds=1, rate_hz=48_000))
     assert (info.container, info.video) == (container, ())
@@ -52,7 +52,7 @@ def test_sound_alone(name: str, tmp_path: Path) -> None:
     assert abs(info.duration_ms - 1000) < 90
 
 
-def test_a_rotated_silent_film_in_matroska(tmp_path: Path) -> None:
+def test_a_rotated_silent_video_in_matroska(tmp_path: Path) -> None:
     info = probe(make(tmp_path / "a.mkv", audio=None, seconds=1, rotation_deg=90))
     assert (info.container, info.audio) == ("matroska", ())
     assert info.video[0].rotation_deg == 90
@@ -65,9 +65,9 @@ def test_a_transport_stream_starts_at_its_own_zero(tmp_path: Path) -> None:
     assert abs(info.duration_ms - 1000) < 90
 
 
-def test_the_name_does_not_matter(film: Path, tmp_path: Path) -> None:
+def test_the_name_does_not_matter(video: Path, tmp_path: Path) -> None:
     odd = tmp_path / "-i concat:\n$(x).txt"
-    odd.write_bytes(film.read_bytes())
+    odd.write_bytes(video.read_bytes())
     assert probe(odd).video
 
 
@@ -76,7 +76,7 @@ def test_a_live_recording_without_a_duration_is_counted(tmp_path: Path) -> None:
     assert abs(probe(path).duration_ms - 1000) < 90
 
 
-def test_a_fragmented_film_is_counted(tmp_path: Path) -> None:
+def test_a_fragmented_video_is_counted(tmp_path: Path) -> None:
     options = {"movflags": "frag_keyframe+empty_moov"}
     path = make(tmp_path / "a.mp4", options=options)
     assert abs(probe(path).duration_ms - 2000) < 150
@@ -85,16 +85,16 @@ def test_a_fragmented_film_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "named"),
     [
-        (Limits(duration_s=1), r"film.mp4 claims 2 s, more than the limit of 1 s"),
+        (Limits(duration_s=1), r"video.mp4 claims 2 s, more than the limit of 1 s"),
         (Limits(streams=1), "2 streams, more than the limit of 1"),
-        (Limits(pixels=3000), "pictures of 64 by 48, more than the limit of 3000 pixels"),
+        (Limits(pixels=3000), "frames of 64 by 48, more than the limit of 3000 pixels"),
         (Limits(memory_bytes=50 << 20), "memory to read than the limit of 50 MiB"),
         (Limits(wall_s=0.02), "the wall time limit"),
     ],
 )
-def test_limits_are_named_when_they_are_passed(film: Path, limits: Limits, named: str) -> None:
+def test_limits_are_named_when_they_are_passed(video: Path, limits: Limits, named: str) -> None:
     with pytest.raises(MediaError, match=named) as caught:
-        probe(film, limits=limits)
+        probe(video, limits=limits)
     assert not caught.value.retryable
     assert caught.value.remedy
 
@@ -109,11 +109,11 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_the_library_the_remedy_is_an_extra(
-    film: Path, monkeypatch: pytest.MonkeyPatch
+    video: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(EnvironmentFault, match=r"pip install 'intermission\[media\]'"):
-        probe(film)
+        probe(video)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where pieces of sound go: late starts, gaps, overlaps and stamps that mean nothing."""
+"""Where pieces of audio go: late starts, gaps, overlaps and stamps that mean nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_gap_becomes_silence() -> None:
     assert line.place(51 * TENTH, TENTH) == FOLLOWS
 
 
-def test_sound_stored_twice_is_taken_once() -> None:
+def test_audio_stored_twice_is_taken_once() -> None:
     line = timeline()
     line.place(0, SECOND)
     assert line.place(SECOND // 2, SECOND) == Place(drop=SECOND // 2)

@@ -12,11 +12,11 @@ import pytest
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from film_samples import SIZE, film, transcoded
 from intermission.errors import ParameterError
-from intermission.media.film import HLG, PQ, Coding, Film, Rung
-from intermission.media.scaling import in_all_sizes
-from intermission.pipelines.transcode.codecs import BY_CODEC, coding_of, usual
+from intermission.media.scaling import scaled_frames
+from intermission.media.video_info import HLG, PQ, EncoderSettings, RenditionSize, VideoTrack
+from intermission.pipelines.transcode.codecs import BY_CODEC, settings_of, usual
+from video_samples import SIZE, transcoded, video
 
 BT2020 = 9
 COUNT = 5
@@ -43,8 +43,8 @@ def tags_of(frame: VideoFrame) -> tuple[int, int, int, int]:
 
 @pytest.mark.parametrize("tags", [(1, 1, 1), (5, 6, 5), (BT2020, 14, BT2020)])
 def test_tags_are_carried_over(tags: tuple[int, int, int], tmp_path: Path) -> None:
-    done = transcoded(film(tmp_path / "a.mp4", count=COUNT, setup=tagged(*tags)))
-    assert tags_of(done.rungs[0].frames()[0]) == (*tags, 1)
+    done = transcoded(video(tmp_path / "a.mp4", count=COUNT, setup=tagged(*tags)))
+    assert tags_of(done.renditions[0].frames()[0]) == (*tags, 1)
 
 
 def test_rgb_becomes_what_screens_take(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_rgb_becomes_what_screens_take(tmp_path: Path) -> None:
         frame.pts, frame.time_base = 0, Fraction(1, 25)
         out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
-    (shown,) = transcoded(path).rungs[0].frames()
+    (shown,) = transcoded(path).renditions[0].frames()
     assert [bytes(plane)[0] for plane in shown.planes] == pytest.approx([63, 102, 240], abs=2)
     assert tags_of(shown)[2:] == (1, 1)
 
@@ -67,10 +67,10 @@ def test_the_full_range_becomes_the_usual_one(tmp_path: Path) -> None:
     def white(_: int, size: tuple[int, int]) -> np.ndarray[Any, Any]:
         return np.full(size[::-1], 255, np.uint8)
 
-    path = film(tmp_path / "a.avi", codec="mjpeg", pix_fmt="yuvj420p", draw=white, count=COUNT)
+    path = video(tmp_path / "a.avi", codec="mjpeg", pix_fmt="yuvj420p", draw=white, count=COUNT)
     done = transcoded(path)
-    frame = done.rungs[0].frames()[0]
-    assert done.film.full_range
+    frame = done.renditions[0].frames()[0]
+    assert done.video.full_range
     assert bytes(frame.planes[0])[0] == pytest.approx(235, abs=1)
     assert tags_of(frame)[3] == 1
 
@@ -82,24 +82,24 @@ def test_the_full_range_becomes_the_usual_one(tmp_path: Path) -> None:
 def test_hdr_is_kept_in_ten_bits(
     codec: str, encoder: str, preset: str, name: str, tmp_path: Path
 ) -> None:
-    path = film(tmp_path / name, codec="libx265", options=HEVC, pix_fmt="yuv420p10le", count=COUNT,
+    path = video(tmp_path / name, codec="libx265", options=HEVC, pix_fmt="yuv420p10le", count=COUNT,
                 size=(128, 96), setup=tagged(BT2020, PQ, BT2020))  # fmt: skip
-    coding = Coding(codec, encoder, preset, 20, bits=10)
-    done = transcoded(path, rungs=[Rung(128, 96, 2000)], coding=coding)
-    assert done.film.is_hdr
-    assert done.film.bits == 10
-    frame = done.rungs[0].frames()[0]
+    settings = EncoderSettings(codec, encoder, preset, 20, bits=10)
+    done = transcoded(path, renditions=[RenditionSize(128, 96, 2000)], settings=settings)
+    assert done.video.is_hdr
+    assert done.video.bits == 10
+    frame = done.renditions[0].frames()[0]
     assert frame.format.name == "yuv420p10le"
     assert tags_of(frame) == (BT2020, PQ, BT2020, 1)
-    assert done.rungs[0].numbers() == list(range(COUNT))
+    assert done.renditions[0].numbers() == list(range(COUNT))
 
 
 def test_ten_bits_become_eight_for_h264(tmp_path: Path) -> None:
-    path = film(tmp_path / "a.mkv", codec="ffv1", pix_fmt="yuv420p10le", count=COUNT)
+    path = video(tmp_path / "a.mkv", codec="ffv1", pix_fmt="yuv420p10le", count=COUNT)
     done = transcoded(path)
-    assert done.film.bits == 10
-    assert done.rungs[0].frames()[0].format.name == "yuv420p"
-    assert done.rungs[0].numbers() == list(range(COUNT))
+    assert done.video.bits == 10
+    assert done.renditions[0].frames()[0].format.name == "yuv420p"
+    assert done.renditions[0].numbers() == list(range(COUNT))
 
 
 @pytest.mark.slow
@@ -111,10 +111,12 @@ def test_ten_bits_become_eight_for_h264(tmp_path: Path) -> None:
 def test_hdr_is_mapped_to_the_range_of_every_screen(transfer: int, white: int, grey: int) -> None:
     """White stays white with room for what is brighter, greys stay apart, and blue stays blue."""
     codes = [(64, 512, 512), (grey, 512, 512), (white, 512, 512), (300, 600, 470)]
-    coding = Coding(tone_map=True)
+    settings = EncoderSettings(tone_map=True)
     frames = [_hdr(transfer, n, code) for n, code in enumerate(codes)]
-    film = Film("hevc", 64, 64, 25, 0, 4, 4, 0, True, 0, False, 10, BT2020, transfer, BT2020, False)
-    sizes = list(in_all_sizes(iter(frames), film, [Rung(32, 32, 100)], coding))
+    video = VideoTrack(
+        "hevc", 64, 64, 25, 0, 4, 4, 0, True, 0, False, 10, BT2020, transfer, BT2020, False
+    )
+    sizes = list(scaled_frames(iter(frames), video, [RenditionSize(32, 32, 100)], settings))
     black, grey_out, white_out, blue = [
         [bytes(plane)[0] for plane in one.planes] for (one,) in sizes
     ]
@@ -152,10 +154,10 @@ def test_what_becomes_of_hdr(
     codec: str, hdr: str, bits: int, is_hdr: bool, expected: tuple[int, bool]
 ) -> None:
     transfer = PQ if is_hdr else 1
-    film = Film("hevc", 64, 64, 25, 0, 4, 4, 0, True, 0, False, bits, 1, transfer, 1, False)
+    video = VideoTrack("hevc", 64, 64, 25, 0, 4, 4, 0, True, 0, False, bits, 1, transfer, 1, False)
     preset, crf, hdr = usual(codec, "", BY_CODEC, hdr)
-    coding = coding_of(film, codec, preset, crf, 1, hdr)
-    assert (coding.bits, coding.tone_map) == expected
+    settings = settings_of(video, codec, preset, crf, 1, hdr)
+    assert (settings.bits, settings.tone_map) == expected
 
 
 def test_h264_cannot_keep_hdr() -> None:

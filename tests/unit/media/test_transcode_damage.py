@@ -1,4 +1,4 @@
-"""Damaged films: either everything that is there comes out, or it is said what is missing where."""
+"""Damaged videos: all that is there comes out, or the error says what is missing where."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 import av
 import pytest
 
-from film_samples import film, transcoded
 from intermission.media.refusal import Refused
+from video_samples import transcoded, video
 
 COUNT = 75
 HEVC = {"preset": "ultrafast", "x265-params": "log-level=none:pools=none:keyint=12"}
 
 
-def overwritten(path: Path, source: Path, pictures: range) -> Path:
-    """A copy in which the data of these pictures is noise."""
+def overwritten(path: Path, source: Path, frames: range) -> Path:
+    """A copy in which the data of these frames is noise."""
     random, data = Random(3), bytearray(source.read_bytes())
     with av.open(str(source)) as container:
         packets = [packet for packet in container.demux(video=0) if packet.size]
-    for packet in packets[pictures.start : pictures.stop]:
+    for packet in packets[frames.start : frames.stop]:
         assert packet.pos is not None
         begin, end = packet.pos + 4, packet.pos + packet.size
         data[begin:end] = random.randbytes(end - begin)
@@ -41,12 +41,12 @@ def overwritten(path: Path, source: Path, pictures: range) -> Path:
     ],
 )
 def test_damage_is_refused_with_its_place(name: str, how: dict[str, Any], tmp_path: Path) -> None:
-    whole = film(tmp_path / f"whole-{name}", count=COUNT, **how)
+    whole = video(tmp_path / f"whole-{name}", count=COUNT, **how)
     path = overwritten(tmp_path / name, whole, range(30, 40))
     with pytest.raises(Refused) as refused:
         transcoded(path)
     found = re.match(
-        r"is damaged at (\d\.\d{3}) s: from 1\.000 to 2\.000 s it has 25 pictures, and \d+ of",
+        r"is damaged at (\d\.\d{3}) s: from 1\.000 to 2\.000 s it has 25 frames, and \d+ of",
         refused.value.found,
     )
     assert found, refused.value.found
@@ -54,7 +54,7 @@ def test_damage_is_refused_with_its_place(name: str, how: dict[str, Any], tmp_pa
 
 
 def test_a_damaged_beginning_is_damage_too(tmp_path: Path) -> None:
-    whole = film(tmp_path / "whole.mp4", count=COUNT, options={"bf": "0"})
+    whole = video(tmp_path / "whole.mp4", count=COUNT, options={"bf": "0"})
     path = overwritten(tmp_path / "a.mp4", whole, range(2))
     with pytest.raises(Refused, match=r"is damaged at 0\.000 s: from 0\.000 to 1\.000 s"):
         transcoded(path)
@@ -69,10 +69,10 @@ def test_a_damaged_beginning_is_damage_too(tmp_path: Path) -> None:
         ("a.avi", {"codec": "mpeg4"}),
     ],
 )
-def test_a_film_that_lost_its_end_is_refused(
+def test_a_video_that_lost_its_end_is_refused(
     name: str, how: dict[str, Any], tmp_path: Path
 ) -> None:
-    whole = film(tmp_path / f"whole-{name}", count=COUNT, **how).read_bytes()
+    whole = video(tmp_path / f"whole-{name}", count=COUNT, **how).read_bytes()
     path = tmp_path / name
     path.write_bytes(whole[: len(whole) * 6 // 10])
     with pytest.raises(Refused, match="ends after"):
@@ -80,9 +80,9 @@ def test_a_film_that_lost_its_end_is_refused(
 
 
 def test_a_stream_without_a_length_ends_where_it_ends(tmp_path: Path) -> None:
-    whole = film(tmp_path / "whole.ts", count=COUNT, options={"bf": "0"}).read_bytes()
+    whole = video(tmp_path / "whole.ts", count=COUNT, options={"bf": "0"}).read_bytes()
     path = tmp_path / "a.ts"
     path.write_bytes(whole[: len(whole) // 188 * 6 // 10 * 188])
-    numbers = transcoded(path).rungs[0].numbers()
+    numbers = transcoded(path).renditions[0].numbers()
     assert numbers == list(range(len(numbers)))
     assert COUNT // 3 < len(numbers) < COUNT

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from av.video.stream import VideoStream
 
-from film_samples import QUICK, film, transcoded
-from intermission.media.film import PQ, Coding, Film, Rung
 from intermission.media.scaling import AS_DECODED, scaling_path
+from intermission.media.video_info import PQ, EncoderSettings, RenditionSize, VideoTrack
+from video_samples import QUICK, transcoded, video
 
 BT2020 = 9
-TONE_MAPPED = Coding(preset="ultrafast", tone_map=True)
+TONE_MAPPED = EncoderSettings(preset="ultrafast", tone_map=True)
 
 
 def noise(number: int, size: tuple[int, int]) -> np.ndarray[Any, Any]:
@@ -23,27 +23,31 @@ def noise(number: int, size: tuple[int, int]) -> np.ndarray[Any, Any]:
     return np.random.default_rng(number).integers(40, 200, size[::-1]).astype(np.uint8)
 
 
-def video(path: Path, size: tuple[int, int], **how: Any) -> Path:
-    return film(path / "a.mkv", codec="ffv1", count=2, size=size, draw=noise, **how)
+def noisy(path: Path, size: tuple[int, int], **how: Any) -> Path:
+    return video(path / "a.mkv", codec="ffv1", count=2, size=size, draw=noise, **how)
 
 
-def renditions(size: tuple[int, int], *lines: int) -> list[Rung]:
-    return [Rung(2 * round(size[0] * n / size[1] / 2), n, 2000) for n in lines]
+def renditions(size: tuple[int, int], *lines: int) -> list[RenditionSize]:
+    return [RenditionSize(2 * round(size[0] * n / size[1] / 2), n, 2000) for n in lines]
 
 
-def alone_and_in(path: Path, wanted: list[Rung], count: int, coding: Coding = QUICK) -> None:
+def alone_and_in(
+    path: Path, wanted: list[RenditionSize], count: int, settings: EncoderSettings = QUICK
+) -> None:
     """Every rendition alone, and in every set of so many of them: the same bytes."""
-    alone = [transcoded(path, rungs=[one], coding=coding).rungs[0].file for one in wanted]
+    alone = [
+        transcoded(path, renditions=[one], settings=settings).renditions[0].file for one in wanted
+    ]
     for chosen in combinations(range(len(wanted)), count):
-        done = transcoded(path, rungs=[wanted[n] for n in chosen], coding=coding)
-        for n, made in zip(chosen, done.rungs, strict=True):
+        done = transcoded(path, renditions=[wanted[n] for n in chosen], settings=settings)
+        for n, made in zip(chosen, done.renditions, strict=True):
             assert made.file == alone[n], f"{wanted[n]} beside {[wanted[k] for k in chosen]}"
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_any_company_gives_the_same_bytes(count: int, tmp_path: Path) -> None:
     size = 160, 120
-    alone_and_in(video(tmp_path, size), renditions(size, 120, 90, 60, 30), count)
+    alone_and_in(noisy(tmp_path, size), renditions(size, 120, 90, 60, 30), count)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +61,12 @@ def test_any_company_gives_the_same_bytes(count: int, tmp_path: Path) -> None:
 def test_also_of_sources_of_other_sizes(
     size: tuple[int, int], lines: tuple[int, ...], tmp_path: Path
 ) -> None:
-    alone_and_in(video(tmp_path, size), renditions(size, *lines), len(lines))
+    alone_and_in(noisy(tmp_path, size), renditions(size, *lines), len(lines))
 
 
 def test_also_where_ten_bits_become_eight(tmp_path: Path) -> None:
     size = 160, 120
-    path = video(tmp_path, size, pix_fmt="yuv420p10le")
+    path = noisy(tmp_path, size, pix_fmt="yuv420p10le")
     alone_and_in(path, renditions(size, 120, 90, 60), 3)
 
 
@@ -74,7 +78,7 @@ def test_also_where_hdr_is_mapped(tmp_path: Path) -> None:
         context = stream.codec_context
         context.color_primaries, context.color_trc, context.colorspace = BT2020, PQ, BT2020
 
-    path = video(tmp_path, size, pix_fmt="yuv420p10le", setup=hdr)
+    path = noisy(tmp_path, size, pix_fmt="yuv420p10le", setup=hdr)
     alone_and_in(path, renditions(size, 120, 60), 2, TONE_MAPPED)
 
 
@@ -95,5 +99,5 @@ def test_also_where_hdr_is_mapped(tmp_path: Path) -> None:
 def test_sizes_between_are_those_that_a_usual_ladder_has_anyway(
     source: tuple[int, int], rendition: tuple[int, int], between: list[tuple[int, int]]
 ) -> None:
-    whole = Film("h264", *source, 1000, 0, 1, 40, 0, True, 0, False, 8, 1, 1, 1, False)
-    assert scaling_path(whole, Rung(*rendition, 500)) == [*between, rendition]
+    whole = VideoTrack("h264", *source, 1000, 0, 1, 40, 0, True, 0, False, 8, 1, 1, 1, False)
+    assert scaling_path(whole, RenditionSize(*rendition, 500)) == [*between, rendition]

@@ -36,5 +36,5 @@ def test_anything_else_is_refused_in_the_same_words(tmp_path: Path, name: str) -
     (tmp_path / "a.srt").write_text(TEXT)
     (tmp_path / "binary.vtt").write_bytes(b"\xff\xfe")
     (tmp_path / "other.vtt").write_text("root:x:0:0")
-    with pytest.raises(ParameterError, match=f"{name} are no WebVTT file"):
+    with pytest.raises(ParameterError, match=f"{name} is not a WebVTT file"):
         text_of(str(tmp_path / name), None)

@@ -8,33 +8,33 @@ from xml.etree import ElementTree
 
 import pytest
 
-from intermission.media.film import HLG, PQ
+from intermission.media.video_info import HLG, PQ
 from intermission.pipelines.transcode.playlists import (
-    Look,
-    Part,
-    Rendition,
+    PlaylistTrack,
+    SegmentFile,
+    VideoFormat,
     captions,
     following,
     manifest,
     master_playlist,
     media_playlist,
-    part_name,
+    segment_name,
 )
 
 
-def parts(*spans: tuple[int, int], first: int = 0) -> list[Part]:
+def segments(*spans: tuple[int, int], first: int = 0) -> list[SegmentFile]:
     return [
-        Part(name=part_name(first + n), start=start, end=end, size_bytes=1000)
+        SegmentFile(name=segment_name(first + n), start=start, end=end, size_bytes=1000)
         for n, (start, end) in enumerate(spans)
     ]
 
 
-def track(*spans: tuple[int, int], is_whole: bool = True) -> Rendition:
-    return Rendition(
+def track(*spans: tuple[int, int], is_whole: bool = True) -> PlaylistTrack:
+    return PlaylistTrack(
         name="720p",
         codecs="avc1.64001f",
         scale=1000,
-        parts=parts(*spans),
+        segments=segments(*spans),
         is_whole=is_whole,
         width=1280,
         height=720,
@@ -43,7 +43,7 @@ def track(*spans: tuple[int, int], is_whole: bool = True) -> Rendition:
 
 
 def test_segments_count_as_far_as_they_follow_each_other() -> None:
-    whole = parts((0, 4), (4, 8), (8, 9))
+    whole = segments((0, 4), (4, 8), (8, 9))
     assert following(whole) == whole
     assert following([whole[0], whole[2]]) == whole[:1]
     assert following(whole[1:]) == [], "the beginning is missing"
@@ -60,70 +60,68 @@ def test_a_playlist_goes_on_until_it_is_whole() -> None:
 
 
 def test_bandwidth_is_as_planned_until_it_is_known() -> None:
-    growing = master_playlist([track((0, 4000), is_whole=False)], [], Look(Fraction(25)))
+    growing = master_playlist([track((0, 4000), is_whole=False)], [], VideoFormat(Fraction(25)))
     assert "BANDWIDTH=2500000,AVERAGE-BANDWIDTH=2500000" in growing
-    done = master_playlist([track((0, 4000), (4000, 5000))], [], Look(Fraction(25)))
+    done = master_playlist([track((0, 4000), (4000, 5000))], [], VideoFormat(Fraction(25)))
     assert "BANDWIDTH=8000,AVERAGE-BANDWIDTH=3200" in done
 
 
 def test_what_leads_elsewhere_says_where() -> None:
     tracks = [track((0, 4000))]
-    master = master_playlist(tracks, tracks, Look(), "{version}")
+    master = master_playlist(tracks, tracks, VideoFormat(), "{version}")
     assert '"{version}720p/index.m3u8"' in master
     assert master.endswith("\n{version}720p/index.m3u8\n")
-    document = manifest(tracks, tracks, Look(), "{version}")
+    document = manifest(tracks, tracks, VideoFormat(), "{version}")
     assert document.count('initialization="{version}720p/init.mp4"') == 2
     assert document.count('media="{version}720p/seg_$Number%05d$.m4s"') == 2
 
 
-def test_subtitles_are_one_segment_that_begins_with_the_film() -> None:
+def test_subtitles_are_one_segment_that_begins_with_the_video() -> None:
     texts = captions("WEBVTT - a talk\n\n00:01.000 --> 00:02.000\nHello\n", 61.7)
     assert texts["subtitles/0/subtitles.vtt"] == (
         "WEBVTT - a talk\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n"
         "00:01.000 --> 00:02.000\nHello\n"
     )
     assert "#EXT-X-TARGETDURATION:62\n" in texts["subtitles/0/index.m3u8"]
-    master = master_playlist([track((0, 4000))], [], Look(), "v/", has_text=True)
+    master = master_playlist([track((0, 4000))], [], VideoFormat(), "v/", has_text=True)
     assert 'TYPE=SUBTITLES,GROUP-ID="subtitles"' in master
     assert 'URI="v/subtitles/0/index.m3u8"' in master
     assert ',SUBTITLES="subtitles"\n' in master
 
 
 def test_equal_segments_are_told_once() -> None:
-    document = manifest([track((0, 4), (4, 8), (8, 12), (12, 13))], [], Look())
+    document = manifest([track((0, 4), (4, 8), (8, 12), (12, 13))], [], VideoFormat())
     assert '<S t="0" d="4" r="2"/>\n<S d="1"/>' in document
 
 
 @pytest.mark.parametrize(("transfer", "named"), [(PQ, "PQ"), (HLG, "HLG")])
 def test_hdr_is_named(transfer: int, named: str) -> None:
-    look = Look(Fraction(24_000, 1001), 9, transfer, 9)
-    master = master_playlist([track((0, 4000))], [], look)
+    video_format = VideoFormat(Fraction(24_000, 1001), 9, transfer, 9)
+    master = master_playlist([track((0, 4000))], [], video_format)
     assert f",RESOLUTION=1280x720,FRAME-RATE=23.976,VIDEO-RANGE={named}\n" in master
-    found = ElementTree.fromstring(manifest([track((0, 4000))], [track((0, 4000))], look))
-    pictures, sound = found.iterfind(".//{*}AdaptationSet")
-    assert [tuple(one.attrib.values()) for one in pictures.iterfind("{*}SupplementalProperty")] == [
+    found = ElementTree.fromstring(manifest([track((0, 4000))], [track((0, 4000))], video_format))
+    video, audio = found.iterfind(".//{*}AdaptationSet")
+    assert [tuple(one.attrib.values()) for one in video.iterfind("{*}SupplementalProperty")] == [
         ("urn:mpeg:mpegB:cicp:ColourPrimaries", "9"),
         ("urn:mpeg:mpegB:cicp:TransferCharacteristics", str(transfer)),
         ("urn:mpeg:mpegB:cicp:MatrixCoefficients", "9"),
     ]
-    assert sound.find("{*}SupplementalProperty") is None
-    assert [one.get("frameRate") for one in pictures.iterfind("{*}Representation")] == [
-        "24000/1001"
-    ]
+    assert audio.find("{*}SupplementalProperty") is None
+    assert [one.get("frameRate") for one in video.iterfind("{*}Representation")] == ["24000/1001"]
 
 
 def test_the_range_of_every_screen_is_not_named() -> None:
-    look = Look(primaries=9, transfer=14, matrix=9)
-    assert "VIDEO-RANGE" not in master_playlist([track((0, 4000))], [], look)
-    assert "Property" not in manifest([track((0, 4000))], [], look)
+    video_format = VideoFormat(primaries=9, transfer=14, matrix=9)
+    assert "VIDEO-RANGE" not in master_playlist([track((0, 4000))], [], video_format)
+    assert "Property" not in manifest([track((0, 4000))], [], video_format)
 
 
-def test_a_film_is_as_long_as_its_longest_track() -> None:
-    pictures = track((0, 4000), (4000, 6500))
-    sound = track((0, 4000), (4000, 6506)).model_copy(update={"name": "audio/0"})
-    for tracks in (([pictures], [sound]), ([sound], [pictures])):
-        assert 'mediaPresentationDuration="PT6.506000S"' in manifest(*tracks, Look())
-    assert 'mediaPresentationDuration="PT6.500000S"' in manifest([pictures], [], Look())
+def test_a_video_is_as_long_as_its_longest_track() -> None:
+    video = track((0, 4000), (4000, 6500))
+    audio = track((0, 4000), (4000, 6506)).model_copy(update={"name": "audio/0"})
+    for tracks in (([video], [audio]), ([audio], [video])):
+        assert 'mediaPresentationDuration="PT6.506000S"' in manifest(*tracks, VideoFormat())
+    assert 'mediaPresentationDuration="PT6.500000S"' in manifest([video], [], VideoFormat())
 
 
 @pytest.mark.parametrize(
@@ -131,14 +129,14 @@ def test_a_film_is_as_long_as_its_longest_track() -> None:
 )
 def test_text_from_the_media_cannot_leave_its_attribute(text: str) -> None:
     audio = track((0, 4000)).model_copy(update={"name": "audio/0", "language": text})
-    master = master_playlist([track((0, 4000))], [audio], Look())
+    master = master_playlist([track((0, 4000))], [audio], VideoFormat())
     assert len(master.splitlines()) == 6
     (line,) = (line for line in master.splitlines() if "TYPE=AUDIO" in line)
     attributes = re.fullmatch(r'#EXT-X-MEDIA:((?:[A-Z-]+=(?:"[^"]*"|[^",]+),?)+)', line)
     assert attributes is not None
     assert 'NAME="de' in line
     assert not re.search(r"[\0-\x09\x0b-\x1f]", master)
-    document = ElementTree.fromstring(manifest([], [audio], Look()))
+    document = ElementTree.fromstring(manifest([], [audio], VideoFormat()))
     language = document.find(".//{*}AdaptationSet").get("lang")  # pyright: ignore[reportOptionalMemberAccess]
     assert language is not None
     assert language.isprintable()

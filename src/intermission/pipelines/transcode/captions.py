@@ -1,4 +1,4 @@
-"""Subtitles of a film: found when the job is made, so that other words are another job."""
+"""Subtitles of a video: read when the job is made, so that other subtitles make another job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEAD = "WEBVTT"
 
 
 def text_of(asked: str, source: Source | None) -> str:
-    """The subtitles somebody asked for, as WebVTT: a file's, or those that lie beside the source.
+    """The subtitles that were asked for, as WebVTT: from a file, or from beside the source.
 
     What is such a text already, because the job is known, stays as it is.
     """
@@ -26,7 +26,7 @@ def text_of(asked: str, source: Source | None) -> str:
 
 
 def _beside(source: Source | None) -> Path | None:
-    """Where `transcribe` puts the subtitles of a file of this machine."""
+    """Where `transcribe` puts the subtitles of a local file."""
     if source is None or not source.uri.startswith("file:"):
         return None
     stem = source.path.stem
@@ -35,13 +35,13 @@ def _beside(source: Source | None) -> Path | None:
 
 def _read(path: Path) -> str:
     try:
-        # Whoever names a file that is no such file learns nothing of it.
+        # Whoever names another kind of file learns nothing about it.
         text = path.read_bytes().decode("utf-8-sig") if path.suffix == ".vtt" else ""
     except (OSError, UnicodeDecodeError):
         text = ""
     if not text.startswith(_HEAD) or len(text) > TEXT_MAX_BYTES:
         raise ParameterError(
-            f"the subtitles {path} are no WebVTT file of at most {TEXT_MAX_BYTES >> 20} MiB.",
-            remedy="Give one that ends in .vtt, or auto for the transcript beside the source.",
+            f"{path} is not a WebVTT file of at most {TEXT_MAX_BYTES >> 20} MiB.",
+            remedy="Name a .vtt file, or use auto for the transcript beside the source.",
         )
     return text.replace("\r\n", "\n")

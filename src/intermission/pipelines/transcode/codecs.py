@@ -1,4 +1,4 @@
-"""Encoders: which one writes which codec, how it is used, how players call the result."""
+"""Encoders: which one writes which codec, its settings, and the codec string for players."""
 
 from __future__ import annotations
 
@@ -6,52 +6,58 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from intermission.errors import EnvironmentFault, ParameterError
-from intermission.media.film import Coding, Film
+from intermission.media.video_info import EncoderSettings, VideoTrack
 
 ENCODERS = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
 _USUAL = {"h264": ("veryfast", 23), "hevc": ("veryfast", 26), "av1": ("10", 35)}
-"""Preset and constant quality: about as good as each other, at about the speed of decoding."""
+"""Preset and constant rate factor: about equally good, at about the speed of decoding."""
 _HARDWARE_PRESET = "p4"
 BY_CODEC = -1
-"""The constant quality of the codec."""
+"""Stands for the default rate factor of the codec."""
 
 
 def usual(
     codec: str, preset: str, crf: int, hdr: str, hardware: str = "none"
 ) -> tuple[str, int, str]:
-    """Preset, quality and what becomes of HDR, where they were left to the codec."""
+    """Preset, rate factor and treatment of HDR, with the codec's defaults filled in."""
     preset = preset or (_USUAL[codec][0] if hardware == "none" else _HARDWARE_PRESET)
     crf = _USUAL[codec][1] if crf == BY_CODEC else crf
     if hdr == "keep" and codec == "h264":
         raise ParameterError(
-            "--hdr keep needs ten bits a colour, and players of h264 take eight.",
-            remedy="Add --codec hevc or --codec av1, or leave it at --hdr tone-map.",
+            "--hdr keep needs ten bits per colour, and h264 players support eight.",
+            remedy="Add --codec hevc or --codec av1, or use --hdr tone-map.",
         )
     if codec == "av1" and hardware == "none" and not preset.isdigit():
         raise ParameterError(
-            f"--preset {preset} is not one of av1's.", remedy="They are numbers, from 0 to 13."
+            f"--preset {preset} is not a preset of av1.", remedy="Use a number from 0 to 13."
         )
     return preset, crf, ("tone-map" if codec == "h264" else "keep") if hdr == "auto" else hdr
 
 
-def coding_of(
-    film: Film, codec: str, preset: str, crf: int, threads: int, hdr: str, hardware: str = "none"
-) -> Coding:
-    """How this film is encoded: in ten bits where it has more than eight and the codec allows."""
-    tone_map = is_mapped(film, hdr)
-    bits = 10 if film.bits > 8 and codec != "h264" and not tone_map else 8
+def settings_of(
+    video: VideoTrack,
+    codec: str,
+    preset: str,
+    crf: int,
+    threads: int,
+    hdr: str,
+    hardware: str = "none",
+) -> EncoderSettings:
+    """The settings for this video: ten bits where it has more than eight and the codec allows."""
+    tone_map = is_mapped(video, hdr)
+    bits = 10 if video.bits > 8 and codec != "h264" and not tone_map else 8
     encoder = ENCODERS[codec] if hardware == "none" else f"{codec}_{hardware}"
-    return Coding(codec, encoder, preset, crf, threads, bits, tone_map)
+    return EncoderSettings(codec, encoder, preset, crf, threads, bits, tone_map)
 
 
-def is_mapped(film: Film, hdr: str) -> bool:
-    """Whether the film leaves its range for that of every screen."""
-    return film.is_hdr and hdr == "tone-map"
+def is_mapped(video: VideoTrack, hdr: str) -> bool:
+    """Whether HDR is mapped to the range that every screen shows."""
+    return video.is_hdr and hdr == "tone-map"
 
 
 @cache
 def versions() -> str:
-    """The version of what all encoders come in."""
+    """The version of the library that contains the encoders."""
     try:
         return f"av {version('av')}"
     except PackageNotFoundError as e:
@@ -62,7 +68,7 @@ def versions() -> str:
 
 
 def codecs_of(init: bytes) -> str:
-    """How a track calls itself in a playlist (RFC 6381), from what comes before its segments."""
+    """The codec string of a track (RFC 6381), from its initialization segment."""
     for box, named in ((b"avcC", _avc), (b"hvcC", _hevc), (b"av1C", _av1)):
         at = init.find(box)
         if at >= 0:

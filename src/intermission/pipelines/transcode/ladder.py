@@ -1,4 +1,4 @@
-"""Which qualities a film is offered in: arithmetic only."""
+"""Which renditions a video gets: arithmetic only."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, Field
 
 from intermission.errors import Permanent
-from intermission.media.film import Film
+from intermission.media.video_info import VideoTrack
 
 KBPS = {2160: 15_000, 1440: 8_000, 1080: 5_000, 720: 2_500, 480: 1_000, 360: 600}
-"""By lines: what a quality takes at most, unless the ladder says otherwise."""
-_RUNG = re.compile(r"(\d{2,4})p(?:=(\d{2,6})k)?")
+"""By lines: the highest bit rate of a rendition, unless the ladder gives one."""
+_RENDITION = re.compile(r"(\d{2,4})p(?:=(\d{2,6})k)?")
 _NEAR = 0.95
-"""A film with nearly as many lines as a quality counts as one: 1,036 lines are no 720p film."""
+"""A video with nearly as many lines as a rendition gets it: 1,036 lines are shown as 1080p."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A quality somebody asked for."""
+    """A rendition of the ladder, as it was asked for."""
 
     lines: int
     kbps: int
@@ -30,8 +30,8 @@ class Asked:
         return f"{self.lines}p"
 
 
-class Quality(BaseModel):
-    """A quality the film is offered in."""
+class Rendition(BaseModel):
+    """A rendition that the video gets."""
 
     name: str
     width: int
@@ -40,39 +40,39 @@ class Quality(BaseModel):
 
 
 class Skipped(BaseModel):
-    """A quality that was asked for and makes no sense here."""
+    """A rendition of the ladder that the video is too small for."""
 
     name: str
     reason: str
 
 
-class Rungs(BaseModel):
-    """What becomes of every quality that was asked for; the largest first."""
+class Renditions(BaseModel):
+    """What becomes of every rendition of the ladder; the largest first."""
 
-    qualities: list[Quality]
+    chosen: list[Rendition]
     skipped: list[Skipped]
     fps: str = ""
-    """Pictures a second in each of them, as a fraction: 24000/1001."""
+    """Frames per second in each of them, as a fraction: 24000/1001."""
 
 
 def parse(text: str) -> list[Asked]:
-    """The qualities in a ladder such as `1080p=6000k,720p,360p`, largest first."""
+    """The renditions in a ladder such as `1080p=6000k,720p,360p`, largest first."""
     asked: dict[int, int] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        found = _RUNG.fullmatch(part)
+    for entry in filter(None, (entry.strip() for entry in text.split(","))):
+        found = _RENDITION.fullmatch(entry)
         if found is None:
-            raise ValueError(f"{part!r} is no quality: write 720p, or 720p=3000k")
+            raise ValueError(f"{entry!r} is not a rendition: write 720p or 720p=3000k")
         lines = int(found[1])
         if lines in asked:
-            raise ValueError(f"{lines}p is there twice")
+            raise ValueError(f"{lines}p appears twice")
         asked[lines] = int(found[2]) if found[2] else _usual_kbps(lines)
     if not asked:
-        raise ValueError("a ladder has at least one quality")
+        raise ValueError("a ladder needs at least one rendition")
     return [Asked(lines, asked[lines]) for lines in sorted(asked, reverse=True)]
 
 
 def _usual_kbps(lines: int) -> int:
-    """Of a quality between two known ones, what its number of pixels calls for."""
+    """The bit rate of a rendition between two known ones, by its number of pixels."""
     if lines in KBPS:
         return KBPS[lines]
     near = min(KBPS, key=lambda known: abs(known - lines))
@@ -86,34 +86,34 @@ def _checked(text: str) -> str:
 Ladder = Annotated[
     str,
     AfterValidator(_checked),
-    Field(description="qualities, with bit rates if wanted: 1080p=6000k,720p"),
+    Field(description="renditions, with bit rates if you like: 1080p=6000k,720p"),
 ]
 DEFAULT = _checked(",".join(f"{lines}p" for lines in KBPS))
 
 
-def choose(film: Film, ladder: str) -> Rungs:
-    """The qualities that are no larger than the film; at least one.
+def choose(video: VideoTrack, ladder: str) -> Renditions:
+    """The renditions that are no larger than the video; at least one.
 
-    A quality is named by the shorter side of its pictures, so that a film that stands upright is
-    offered in the same qualities as one that lies.
+    A rendition is named by the shorter side of its frames, so that a portrait video gets the same
+    renditions as a landscape one.
     """
-    short = min(film.width, film.height)
+    short = min(video.width, video.height)
     asked = parse(ladder)
     fitting = [one for one in asked if one.lines * _NEAR <= short]
     if not fitting:  # smaller than everything that was asked for: as it is
         fitting = [Asked(short, min(one.kbps for one in asked))]
-    qualities = [_quality(film, one) for one in fitting]
+    chosen = [_rendition(video, one) for one in fitting]
     skipped = [
         Skipped(name=one.name, reason=f"the source has only {short} lines")
         for one in asked
         if one not in fitting
     ]
-    return Rungs(qualities=qualities, skipped=skipped)
+    return Renditions(chosen=chosen, skipped=skipped)
 
 
-def _quality(film: Film, asked: Asked) -> Quality:
-    short = min(film.width, film.height)
-    if short < 2 or max(film.width, film.height) < 2:
-        raise Permanent(f"pictures of {film.width} by {film.height} cannot be encoded.")
-    width, height = film.size_at(asked.lines)
-    return Quality(name=asked.name, width=width, height=height, kbps=asked.kbps)
+def _rendition(video: VideoTrack, asked: Asked) -> Rendition:
+    short = min(video.width, video.height)
+    if short < 2 or max(video.width, video.height) < 2:
+        raise Permanent(f"frames of {video.width} by {video.height} pixels cannot be encoded.")
+    width, height = video.size_at(asked.lines)
+    return Rendition(name=asked.name, width=width, height=height, kbps=asked.kbps)

@@ -1,6 +1,7 @@
-"""Pictures to find a moment of a film by, and one that stands for it.
+"""Thumbnails to find a moment of a video by, and its poster.
 
-They come from key frames that are encoded already, one of each segment: nothing else is decoded.
+They are made from key frames that are encoded already, one for each segment: nothing else is
+decoded.
 """
 
 from __future__ import annotations
@@ -12,44 +13,44 @@ from pathlib import Path
 
 from intermission import Context
 from intermission.media import Limits
-from intermission.media.fragments import Sample, first_sample, segment
-from intermission.media.order import Stills
-from intermission.media.producing import stills
-from intermission.pipelines.transcode.playlists import Rendition
-from intermission.pipelines.transcode.renditions import Segments
-from intermission.pipelines.transcode.shapes import Encoded
+from intermission.media.encode_client import make_thumbnails
+from intermission.media.fmp4 import Sample, first_sample, segment
+from intermission.media.request import ThumbnailRequest
+from intermission.pipelines.transcode.playlists import PlaylistTrack
+from intermission.pipelines.transcode.results import Encoded
+from intermission.pipelines.transcode.tracks import SegmentPaths
 from intermission.settings import current
 
-PICTURES_MAX = 500
+THUMBNAILS_MAX = 500
 COLUMNS = ROWS = 5
 WIDTH = 160
 _POSTER_AT = 1 / 3
-"""Films begin black, or with names."""
+"""A third into the video: many begin black, or with titles."""
 
 
-def make_poster(ctx: Context, track: Rendition, encoded: Sequence[Encoded | None]) -> None:
-    """`poster.jpg`, as large as the quality it is taken from."""
-    one = track.parts[int(len(track.parts) * _POSTER_AT)].name
-    (data,) = _sheets(ctx, track, encoded, [one], Stills(track.width, track.height))
+def make_poster(ctx: Context, track: PlaylistTrack, encoded: Sequence[Encoded | None]) -> None:
+    """`poster.jpg`, as large as the rendition it is taken from."""
+    one = track.segments[int(len(track.segments) * _POSTER_AT)].name
+    (data,) = _sheets(ctx, track, encoded, [one], ThumbnailRequest(track.width, track.height))
     ctx.out("poster.jpg").write_bytes(data)
 
 
-def make_storyboard(ctx: Context, track: Rendition, encoded: Sequence[Encoded | None]) -> None:
-    """Sheets of small pictures, and `storyboard.vtt`, which says what is where and when."""
-    every = ceil(len(track.parts) / PICTURES_MAX)
-    parts = track.parts[::every]
+def make_storyboard(ctx: Context, track: PlaylistTrack, encoded: Sequence[Encoded | None]) -> None:
+    """Sheets of thumbnails, and `storyboard.vtt`, which says where each is and when it is shown."""
+    every = ceil(len(track.segments) / THUMBNAILS_MAX)
+    segments = track.segments[::every]
     height = max(2, 2 * round(WIDTH * track.height / track.width / 2))
-    size = Stills(WIDTH, height, COLUMNS, ROWS)
-    names = [part.name for part in parts]
+    size = ThumbnailRequest(WIDTH, height, COLUMNS, ROWS)
+    names = [one.name for one in segments]
     for n, data in enumerate(_sheets(ctx, track, encoded, names, size)):
         ctx.out(_sheet(n)).write_bytes(data)
-    ends = [*(part.start for part in parts[1:]), track.parts[-1].end]
+    ends = [*(one.start for one in segments[1:]), track.segments[-1].end]
     cues = ["WEBVTT"]
-    for n, (part, end) in enumerate(zip(parts, ends, strict=True)):
+    for n, (one, end) in enumerate(zip(segments, ends, strict=True)):
         sheet, place = divmod(n, COLUMNS * ROWS)
         row, column = divmod(place, COLUMNS)
         cues.append(
-            f"{_clock(part.start, track.scale)} --> {_clock(end, track.scale)}\n"
+            f"{_clock(one.start, track.scale)} --> {_clock(end, track.scale)}\n"
             f"{_sheet(sheet)}#xywh={column * WIDTH},{row * height},{WIDTH},{height}"
         )
     ctx.out("storyboard.vtt").write_text("\n\n".join(cues) + "\n", encoding="utf-8")
@@ -66,20 +67,20 @@ def _sheet(number: int) -> str:
 
 def _sheets(
     ctx: Context,
-    track: Rendition,
+    track: PlaylistTrack,
     encoded: Sequence[Encoded | None],
     names: Sequence[str],
-    size: Stills,
+    size: ThumbnailRequest,
 ) -> list[bytes]:
-    """The first pictures of these segments."""
-    paths = Segments(track.name, encoded)
+    """The first frames of these segments."""
+    paths = SegmentPaths(track.name, encoded)
     samples = [
         Sample(first_sample(paths[name].read_bytes()), n * track.scale, True)
         for n, name in enumerate(names)
     ]
-    film = segment(0, samples, len(samples) * track.scale)
+    key_frames = segment(0, samples, len(samples) * track.scale)
     assert ctx.folder is not None
-    with tempfile.TemporaryDirectory(prefix="stills-", dir=ctx.folder.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix="thumbnails-", dir=ctx.folder.parent) as folder:
         path = Path(folder, "keys.mp4")
-        path.write_bytes(paths["init.mp4"].read_bytes() + film)
-        return stills(path, size, limits=Limits.of(current()))
+        path.write_bytes(paths["init.mp4"].read_bytes() + key_frames)
+        return make_thumbnails(path, size, limits=Limits.of(current()))

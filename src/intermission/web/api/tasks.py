@@ -54,7 +54,7 @@ def tasks_router(fleet: Fleet) -> APIRouter:
 
     @router.get("/jobs/{key}/groups", operation_id="listGroups")
     def groups(key: JobKey) -> GroupList:
-        """Show how far a job is in each of its groups, such as the qualities of a film."""
+        """Show how far a job is in each of its groups, such as the renditions of a video."""
         job = job_row(fleet.ledger, key).job
         found = groups_of(fleet.ledger, job)
         return GroupList(groups=[GroupDocument(**group_fields(group)) for group in found])
