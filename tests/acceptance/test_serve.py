@@ -268,6 +268,13 @@ def test_with_a_secret_it_may_listen_everywhere(cli: Cli, serve: Serve) -> None:
     assert httpx.get(f"{url}/livez").status_code == 200
 
 
+def test_a_server_uses_no_server(cli: Cli, serve: Serve) -> None:
+    """The environment of a machine may name one for the commands that are given there."""
+    served = serve(env={"INTERMISSION_SERVER": "http://127.0.0.1:9"})
+    key = submitted(served, "letters")
+    assert state(served, key) == "pending"
+
+
 def test_what_keeps_a_server_from_starting_is_one_sentence(cli: Cli) -> None:
     refused = cli("serve", "--host", "0.0.0.0", code=2)
     in_sentence(refused.err, "other machines", "admin_secret")

@@ -36,11 +36,9 @@ files that are kept back, and then nobody is accepted for a long time."""
 
 
 def served(settings: Settings) -> Settings:
-    """The settings of a server: where none names a ledger, it keeps one of its own."""
-    if settings.ledger is not None:
-        return settings
+    """The settings of a server: it uses no other server, and keeps a ledger if none is named."""
     path = settings.data_dir.expanduser().resolve() / LEDGER_NAME
-    return settings.model_copy(update={"ledger": str(path)})
+    return settings.model_copy(update={"server": None, "ledger": settings.ledger or str(path)})
 
 
 def serve(
