@@ -21,7 +21,9 @@ from servers.webhook import SECRET, Receiver, receiving
 # What `serve` does around its server, without one: so these tests wait for nothing else.
 PROCESS = """
 import signal
-from intermission.services.alerting import start_alerts
+from contextlib import ExitStack
+from intermission.services.alerting import alert_services
+from intermission.services.supervisor import Supervisor
 from intermission.composition.fleet import Fleet
 from intermission.composition.uploads import Uploads
 from intermission.settings import load_settings
@@ -30,7 +32,10 @@ from intermission.telemetry import configure_logging
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 configure_logging("info")
 settings = load_settings({}).settings
-with start_alerts(Fleet(settings), Uploads(settings)):
+with (
+    ExitStack() as opened,
+    Supervisor(alert_services(Fleet(settings), Uploads(settings), opened)).running(),
+):
     print("ready", flush=True)
     signal.sigwait({signal.SIGTERM})
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.store.memory import MemoryStore
 from intermission.composition.fleet import Fleet
 from intermission.composition.uploads import Uploads
-from intermission.errors import StoreError, UsageError
+from intermission.errors import LedgerError, StoreError, UsageError
 from intermission.model import Failure, identity
 from intermission.ports.ledger import Ledger
 from intermission.services.alerting import (
@@ -22,8 +23,8 @@ from intermission.services.alerting import (
     LOOK_EVERY_S,
     Cursor,
     Follower,
+    alert_services,
     hooks_of,
-    start_alerts,
 )
 from intermission.services.alerts import KINDS, Situation
 from intermission.services.webhook import Answer
@@ -50,6 +51,9 @@ class FakeStop:
         self.waits.append(timeout or 0)
         self.clock.advance(timeout or 0)
         return self.is_set()
+
+    def succeeded(self) -> None:
+        pass
 
 
 @dataclass
@@ -287,8 +291,32 @@ def test_a_ledger_that_was_away_is_followed_again(world: World) -> None:
     follower.begin()
     world.fail("a")
     world.stop.for_s = 30
+    with pytest.raises(LedgerError):
+        follower.run()
     follower.run()
     assert world.messages() == ["a"]
+
+
+def test_after_an_error_that_nobody_expected_it_goes_on_from_its_cursor(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the rules remember may be half of the truth then."""
+    follower = world.follower()
+    world.fail("a", "b")
+    sent = world.hook.send
+
+    def broken(id: str, body: bytes) -> Answer:
+        if len(world.hook.got) == 1:
+            monkeypatch.setattr(world.hook, "send", sent)
+            raise ZeroDivisionError
+        return sent(id, body)
+
+    monkeypatch.setattr(world.hook, "send", broken)
+    with pytest.raises(ZeroDivisionError):
+        follower.run()
+    world.stop.for_s = 30
+    follower.run()
+    assert world.messages() == ["a", "b"]
 
 
 def test_quiet_events_move_the_cursor_now_and_then(world: World) -> None:
@@ -342,5 +370,6 @@ def test_settings_that_cannot_work_are_refused() -> None:
 
 def test_nothing_runs_without_a_url(tmp_path: Path) -> None:
     settings = Settings(ledger=str(tmp_path / "l.sqlite"), store=str(tmp_path / "store"))
-    with start_alerts(Fleet(settings), Uploads(settings)):
-        assert list(tmp_path.iterdir()) == []
+    with ExitStack() as opened:
+        assert alert_services(Fleet(settings), Uploads(settings), opened) == []
+    assert list(tmp_path.iterdir()) == []

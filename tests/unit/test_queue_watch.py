@@ -24,7 +24,7 @@ from intermission.errors import (
 )
 from intermission.model import Job
 from intermission.services.folder_watch import FolderWatch, Outcome
-from intermission.services.queue_watch import PAUSES_S, TURN_S, QueueWatch, listening, queue_of
+from intermission.services.queue_watch import PAUSES_S, TURN_S, QueueWatch, queue_of, queue_services
 from intermission.services.watch_scheduler import (
     BESIDE_QUEUE_S,
     Every,
@@ -119,6 +119,9 @@ class World:
         self.pauses_s.append(timeout)
         self.turns -= 1
         return self.is_set()
+
+    def succeeded(self) -> None:
+        pass
 
     def submitted(self, place: Location, job: Job) -> None:
         self.told.append(f"{place}: {job}")
@@ -246,13 +249,7 @@ def test_once_stopped_it_takes_nothing_more(world: World, monkeypatch: pytest.Mo
     assert world.queue.deleted == [["1"]], "what is submitted is still deleted"
 
 
-def test_watches_of_one_queue_have_one_listener(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
-
-    def start(self: QueueWatch) -> None:
-        started.append([folder.bucket for folder in self._folders])
-
-    monkeypatch.setattr(QueueWatch, "start", start)
+def test_watches_of_one_queue_share_its_messages() -> None:
     timing = Every(1.0, FakeClock())
     names = [("a", URL), ("b", f"{URL}-2"), ("c", URL), ("d", None)]
     watches = [
@@ -261,9 +258,8 @@ def test_watches_of_one_queue_have_one_listener(monkeypatch: pytest.MonkeyPatch)
         )
         for bucket, url in names
     ]
-    world = World()
-    with listening(watches, stop=world, teller=world):
-        assert started == [["a", "c"], ["b"]]
+    services = queue_services(watches, World())
+    assert [service.name for service in services] == [f"queue {URL}", f"queue {URL}-2"]
 
 
 def test_beside_a_queue_a_place_is_looked_at_seldom(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from intermission.engine.planning import make_job
 from intermission.errors import PipelineError
 from intermission.model import Job
 from intermission.operations.rendition_progress import Group, GroupNews, groups_of
-from intermission.web.api.event_broadcaster import Hub
+from intermission.web.api.event_broadcaster import EventBroadcaster
 
 
 class Piece(Chunk):
@@ -114,7 +114,7 @@ def test_groups_are_told_to_who_watches(tmp_path: Path) -> None:
     bench.finish_all()
 
     async def watch() -> bytes:
-        hub = Hub()
+        hub = EventBroadcaster()
         hub.open()
         hub.begin(0)
         await asyncio.sleep(0)

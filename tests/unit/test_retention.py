@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from intermission.errors import LedgerError
 from intermission.model import Failure, Heartbeat, JobState, identity
 from intermission.services import retention
 from intermission.services.retention import Retention, forget_if_old, old_jobs
+from intermission.services.supervisor import Service
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, job, step, submit
 
@@ -54,7 +54,7 @@ def server(ledger: SqliteLedger, clock: FakeClock, keep_s: float) -> Retention:
     app = SimpleNamespace(clock=clock)
     path = ledger.path
     fleet: Any = SimpleNamespace(app=app, open_ledger=lambda: SqliteLedger(path, clock=clock))
-    return Retention(cast("Fleet", fleet), keep_s, threading.Event())
+    return Retention(cast("Fleet", fleet), keep_s, Service("retention", lambda _: lambda: None))
 
 
 def test_a_server_forgets_what_ended_too_long_ago(

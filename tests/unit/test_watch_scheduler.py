@@ -24,7 +24,7 @@ from intermission.services.watch_scheduler import (
     Timing,
     Watch,
     Watching,
-    start_watches,
+    server_watches,
     timing_of,
     watches_of,
 )
@@ -53,6 +53,9 @@ class Time:
         # A wait of nothing would turn in place; whatever was due is done by then.
         self.clock.advance(max(timeout, 0.001))
         return self.is_set()
+
+    def succeeded(self) -> None:
+        pass
 
 
 @dataclass
@@ -249,5 +252,5 @@ def test_a_watch_that_cannot_work_is_named(
 
 
 def test_without_watches_nothing_is_started(tmp_path: Path) -> None:
-    with start_watches(Fleet(Settings(ledger=str(tmp_path / "ledger.sqlite")))):
-        assert not (tmp_path / "ledger.sqlite").exists()
+    assert server_watches(Fleet(Settings(ledger=str(tmp_path / "ledger.sqlite")))) == []
+    assert not (tmp_path / "ledger.sqlite").exists()

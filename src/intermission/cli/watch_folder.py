@@ -81,7 +81,8 @@ def watch_folder(
     settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
     from intermission.composition.fleet import Fleet
     from intermission.services.folder_watch import FolderWatch
-    from intermission.services.watch_scheduler import Watching, watch_of
+    from intermission.services.supervisor import Supervisor
+    from intermission.services.watch_scheduler import watch_of, watch_services
 
     fleet = Fleet(settings)
     folders, own = own_options(places, fleet.app.catalog.add(pipeline))
@@ -97,7 +98,8 @@ def watch_folder(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     say(f"watching {', '.join(folders)}")
-    Watching(watches, clock=fleet.app.clock, stop=ended, teller=_Terminal()).run()
+    with Supervisor(watch_services(watches, fleet.app.clock, _Terminal())).running():
+        ended.wait()
 
 
 class _Terminal:

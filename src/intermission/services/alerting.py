@@ -1,4 +1,4 @@
-"""Telling people: a thread for each receiver reads the event log and delivers what follows from it.
+"""Telling people: a service for each receiver reads the event log and delivers what follows.
 
 Nothing is kept but a cursor in the server's store: up to which event everything was delivered,
 and what the rules remember of the events before. After a restart the alerts behind the cursor are
@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 import random
 import socket
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +28,7 @@ from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 from intermission.services.alerts import KINDS, Alert, Alerts, Situation
 from intermission.services.health_checks import Queues, WorkerWatch, low_disk, registered, usage_of
+from intermission.services.supervisor import Service, Supervision
 from intermission.services.webhook import GONE, Answer, Hook, secret_bytes
 from intermission.settings import Settings
 
@@ -37,23 +37,14 @@ READ_EVERY_S = 1.0
 LOOK_EVERY_S = 60.0
 SAVE_EVERY_S = 60.0
 """How often a cursor that only moved past events without alerts is written."""
-AWAY_S = 5.0
 GIVE_UP_MS = 24 * 3600 * 1000
 TRIES_MIN = 5
 """However old an alert is: the server may have been off, and the receiver slow to wake up."""
 BACK_OFF_S = (1.0, 5.0, 30.0, 60.0, 300.0)
-STOP_S = 3.0
 
 log = logging.getLogger(__name__)
 
 Look = Callable[[Ledger], Iterable[Situation]]
-
-
-class Stop(Protocol):
-    """What a `threading.Event` is to those who wait for it."""
-
-    def is_set(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Sender(Protocol):
@@ -106,7 +97,7 @@ class Follower:
         *,
         kinds: Iterable[str],
         clock: Clock,
-        stop: Stop,
+        stop: Supervision,
         looks: Iterable[Look] = (),
     ) -> None:
         self._hook = hook
@@ -120,9 +111,12 @@ class Follower:
         self._seq = self._saved_seq = 0
         self._save_at_s = self._look_at_s = 0.0
         self._pipelines: dict[str, str] = {}
+        self._is_sound = False
+        """Whether the place in the log and what the rules remember belong together."""
 
     def begin(self) -> None:
         """Find where to go on; the first time, behind everything that has happened before."""
+        self._alerts = Alerts(self._kinds)
         with closing(self._open()) as ledger:
             last = last_event(ledger)
         found = self._cursor.read()
@@ -135,24 +129,25 @@ class Follower:
         else:
             last, self._alerts = found[0], Alerts.remembering(self._kinds, found[1])
         self._seq = self._saved_seq = last
+        self._is_sound = True
 
     def run(self) -> None:
         """Follow the log until it is stopped, or the receiver is gone."""
-        was_away = False
-        while not self._stop.is_set():
-            try:
-                with closing(self._open()) as ledger:
-                    while not self._stop.is_set():
-                        self.step(ledger)
-                        was_away = False
-                        self._stop.wait(READ_EVERY_S)
-            except _Undelivered:
-                return  # the cursor stays where it was, and so does what the rules remember there
-            except IntermissionError as e:
-                if not was_away:
-                    log.warning("alerts for %s wait: %s", self._hook.name, e)
-                was_away = True
-                self._stop.wait(AWAY_S)
+        if not self._is_sound:
+            self.begin()
+        try:
+            with closing(self._open()) as ledger:
+                while not self._stop.is_set():
+                    self.step(ledger)
+                    self._stop.succeeded()
+                    self._stop.wait(READ_EVERY_S)
+        except _Undelivered:
+            return  # the cursor stays where it was, and so does what the rules remember there
+        except IntermissionError:  # the ledger is away, and nothing is half done
+            raise
+        except Exception:
+            self._is_sound = False
+            raise
         self._save()
 
     def step(self, ledger: Ledger) -> None:
@@ -229,38 +224,31 @@ def body_of(alert: Alert) -> bytes:
     return canonical(document).encode()
 
 
-@contextmanager
-def start_alerts(fleet: Fleet, uploads: Uploads) -> Generator[None, None, None]:
-    """Send alerts while the context lasts; without a URL in the settings, nothing happens.
+def alert_services(fleet: Fleet, uploads: Uploads, opened: ExitStack) -> list[Service]:
+    """One service for each URL in the settings, which tells what happens from now on.
 
-    Raises `UsageError` for settings that cannot work, before anything is sent.
+    What they need is closed with `opened`. Raises `UsageError` for settings that cannot work,
+    before anything is sent.
     """
-    hooks = hooks_of(fleet.settings, fleet.app.clock)
-    stop = threading.Event()
-    threads: list[threading.Thread] = []
-    with ExitStack() as opened:
-        for url, hook in hooks.items():
+
+    def service(url: str, hook: Hook) -> Service:
+        def make(supervision: Supervision) -> Callable[[], None]:
             follower = Follower(
                 hook,
                 Cursor(uploads.open(), identity(url)),
                 fleet.open_ledger,
                 kinds=fleet.settings.webhook_kinds,
                 clock=fleet.app.clock,
-                stop=stop,
+                stop=supervision,
                 looks=_looks(fleet, uploads, opened),
             )
             follower.begin()
-            threads.append(threading.Thread(target=follower.run, name="alerts", daemon=True))
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            for hook in hooks.values():
-                hook.abort()
-            for thread in threads:
-                thread.join(STOP_S)  # a name that is being resolved cannot be hurried
+            return follower.run
+
+        return Service(f"alerts for {hook.name}", make, hurry=hook.abort)
+
+    hooks = hooks_of(fleet.settings, fleet.app.clock)
+    return [service(url, hook) for url, hook in hooks.items()]
 
 
 def hooks_of(settings: Settings, clock: Clock) -> dict[str, Hook]:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from intermission.backends.events.s3_notifications import Created, NotUnderstood, read_message
 from intermission.backends.events.sqs import WAIT_S, Message, SqsQueue
 from intermission.errors import EnvironmentFault, IntermissionError, UsageError, fault_from_os
 from intermission.services.folder_watch import FolderWatch
+from intermission.services.supervisor import Service, Supervision
 
 if TYPE_CHECKING:
-    from intermission.services.watch_scheduler import Stop, Teller, Watch
+    from intermission.services.watch_scheduler import Teller, Watch
 
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """How long a queue that cannot be used is left alone: after the first time, the second..."""
@@ -57,7 +57,7 @@ class QueueWatch:
     """Takes messages from a queue, for all the places that it tells of, until it is stopped."""
 
     def __init__(
-        self, queue: Queue, folders: Sequence[FolderWatch], *, stop: Stop, teller: Teller
+        self, queue: Queue, folders: Sequence[FolderWatch], *, stop: Supervision, teller: Teller
     ) -> None:
         self._queue = queue
         self._folders = folders
@@ -69,17 +69,16 @@ class QueueWatch:
         self._is_heard = False
         """Whether the last turn went well. If not, the next one does not wait for messages."""
 
-    def start(self) -> None:
-        threading.Thread(target=self.run, name="queue", daemon=True).start()
-
     def finish(self) -> None:
         """Wait for what is being submitted, but not for messages that may never come."""
         self._handling.acquire(timeout=FINISH_S)
 
     def run(self) -> None:
-        with closing(self._queue):
-            while not self._stop.is_set():
-                self._stop.wait(self._turn())
+        while not self._stop.is_set():
+            pause_s = self._turn()
+            self._stop.succeeded()
+            self._stop.wait(pause_s)
+        self._queue.close()
 
     def _turn(self) -> float:
         """Receive messages and handle them; how long to wait before the next."""
@@ -159,22 +158,18 @@ class QueueWatch:
         self._is_heard = True
 
 
-@contextmanager
-def listening(
-    watches: Sequence[Watch], *, stop: Stop, teller: Teller
-) -> Generator[None, None, None]:
-    """Listen to the queues of these watches while the context lasts, in a thread for each queue.
+def queue_services(watches: Sequence[Watch], teller: Teller) -> list[Service]:
+    """A service for each queue of these watches; those that name the same share its messages."""
 
-    Watches that name the same queue share its messages.
-    """
+    def service(queue: Queue) -> Service:
+        told = [w.folder for w in watches if w.queue is not None and w.queue.url == queue.url]
+        made: list[QueueWatch] = []
+
+        def make(stop: Supervision) -> Callable[[], None]:
+            made.append(QueueWatch(queue, told, stop=stop, teller=teller))
+            return made[0].run
+
+        return Service(f"queue {queue.url}", make, finish=lambda: made[0].finish())
+
     queues = {watch.queue.url: watch.queue for watch in watches if watch.queue is not None}
-    started: list[QueueWatch] = []
-    for url, queue in queues.items():
-        folders = [w.folder for w in watches if w.queue is not None and w.queue.url == url]
-        started.append(QueueWatch(queue, folders, stop=stop, teller=teller))
-        started[-1].start()
-    try:
-        yield
-    finally:
-        for one in started:
-            one.finish()
+    return [service(queue) for queue in queues.values()]

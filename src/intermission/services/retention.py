@@ -7,20 +7,17 @@ again is found finished. Nothing here removes a file, and no job that has not en
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Collection, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import closing
 
 from intermission.composition.fleet import Fleet
-from intermission.errors import IntermissionError
 from intermission.model import JobRow, JobState
 from intermission.ports.ledger import Ledger
+from intermission.services.supervisor import Service, Supervision
 
 ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 PAGE = 200
 PRUNE_EVERY_S = 3600.0
-AWAY_S = 60.0
-STOP_S = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -56,23 +53,16 @@ def forget_if_old(ledger: Ledger, key: str, before_ms: int) -> bool:
 class Retention:
     """Forgets what is too old, once in a while, on behalf of a server."""
 
-    def __init__(self, fleet: Fleet, keep_s: float, stop: threading.Event) -> None:
+    def __init__(self, fleet: Fleet, keep_s: float, stop: Supervision) -> None:
         self._fleet = fleet
         self._keep_s = keep_s
         self._stop = stop
 
     def run(self) -> None:
-        was_away = False
         while not self._stop.is_set():
-            try:
-                self.prune()
-                was_away = False
-                self._stop.wait(min(PRUNE_EVERY_S, max(1.0, self._keep_s / 10)))
-            except IntermissionError as e:
-                if not was_away:
-                    log.warning("old jobs stay for now: %s", e)
-                was_away = True
-                self._stop.wait(AWAY_S)
+            self.prune()
+            self._stop.succeeded()
+            self._stop.wait(min(PRUNE_EVERY_S, max(1.0, self._keep_s / 10)))
 
     def prune(self) -> int:
         """One pass over the ledger: how many jobs it forgot."""
@@ -89,19 +79,12 @@ class Retention:
         return forgotten
 
 
-@contextmanager
-def start_retention(fleet: Fleet) -> Generator[None, None, None]:
+def retention_services(fleet: Fleet) -> list[Service]:
     """Keep the ledger from growing for ever, if the settings say for how long jobs are kept."""
     keep_s = fleet.settings.keep_jobs_s
     if keep_s is None:
-        yield
-        return
-    stop = threading.Event()
-    retention = Retention(fleet, keep_s, stop)
-    thread = threading.Thread(target=retention.run, name="retention", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(STOP_S)
+        return []
+    # Old jobs that stay a while longer harm nobody.
+    return [
+        Service("retention", lambda stop: Retention(fleet, keep_s, stop).run, is_essential=False)
+    ]

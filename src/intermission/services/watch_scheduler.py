@@ -1,17 +1,15 @@
 """Watching places: when to look at each, and what to say of what was found.
 
-One thread looks at all of them in turn. What a look finds is submitted, and submitting twice
+One service looks at all of them in turn. What a look finds is submitted, and submitting twice
 joins the job that is there, so any number of processes may watch the same places without knowing
 of each other. Nothing is kept: a look sees all that is there, not what came since the last one.
-Where a queue tells of what came, another thread listens to it, and looks are rarer.
+Where a queue tells of what came, another service receives its messages, and looks are rarer.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +21,8 @@ from intermission.model import Job
 from intermission.ports.clock import Clock
 from intermission.services.cron import Cron, zone_of
 from intermission.services.folder_watch import FolderWatch
-from intermission.services.queue_watch import Queue, listening, queue_of
+from intermission.services.queue_watch import Queue, queue_of, queue_services
+from intermission.services.supervisor import Service, Supervision
 from intermission.settings.watch_rules import WatchedPlace
 
 EVERY_S = 10.0
@@ -36,16 +35,8 @@ LATE_MS = 3600 * 1000
 AWAY_S = 5.0
 NAP_S = 30.0
 """The longest wait at a time: the clock on the wall may be set meanwhile."""
-STOP_S = 3.0
 
 log = logging.getLogger(__name__)
-
-
-class Stop(Protocol):
-    """What a `threading.Event` is to those who wait for it."""
-
-    def is_set(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Teller(Protocol):
@@ -177,7 +168,7 @@ class Watching:
     """Looks at every place when its time has come, until it is stopped."""
 
     def __init__(
-        self, watches: Sequence[Watch], *, clock: Clock, stop: Stop, teller: Teller
+        self, watches: Sequence[Watch], *, clock: Clock, stop: Supervision, teller: Teller
     ) -> None:
         self._watches = watches
         self._clock = clock
@@ -185,14 +176,11 @@ class Watching:
         self._teller = teller
 
     def run(self) -> None:
-        with listening(self._watches, stop=self._stop, teller=self._teller):
-            self._look_until_stopped()
-
-    def _look_until_stopped(self) -> None:
         while not self._stop.is_set():
             for watch in self._watches:
                 if self._wait_s(watch) <= 0 and not self._stop.is_set():
                     self._look(watch)
+            self._stop.succeeded()
             wait_s = min(map(self._wait_s, self._watches))
             self._stop.wait(min(max(wait_s, 0.0), NAP_S))
 
@@ -271,22 +259,17 @@ def _watch(fleet: Fleet, wanted: WatchedPlace) -> Watch:
     return watch_of(folder, wanted.every_s, wanted.cron, wanted.timezone, wanted.queue)
 
 
-@contextmanager
-def start_watches(fleet: Fleet) -> Generator[None, None, None]:
-    """Watch what the settings name while the context lasts; without any, nothing happens.
-
-    Raises `UsageError` for a watch that cannot work, before any place is looked at.
-    """
-    watches = watches_of(fleet)
+def watch_services(watches: Sequence[Watch], clock: Clock, teller: Teller) -> list[Service]:
+    """A service that looks at all of these places, and one for each queue that tells of them."""
     if not watches:
-        yield
-        return
-    stop = threading.Event()
-    watching = Watching(watches, clock=fleet.app.clock, stop=stop, teller=_Log())
-    thread = threading.Thread(target=watching.run, name="watches", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(STOP_S)  # a file that is being hashed cannot be hurried
+        return []
+
+    def look(stop: Supervision) -> Callable[[], None]:
+        return Watching(watches, clock=clock, stop=stop, teller=teller).run
+
+    return [Service("watches", look), *queue_services(watches, teller)]
+
+
+def server_watches(fleet: Fleet) -> list[Service]:
+    """What the settings name. Raises `UsageError` for a watch that cannot work."""
+    return watch_services(watches_of(fleet), fleet.app.clock, _Log())

@@ -6,7 +6,7 @@ ledger before it is started.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from fastapi import APIRouter, Depends, FastAPI
 from intermission.composition.fleet import Fleet
 from intermission.composition.uploads import Uploads
 from intermission.ports.registry import Registry
-from intermission.web.api.event_broadcaster import Hub
-from intermission.web.api.event_log_reader import Tail
+from intermission.services.supervisor import Service, Supervision, Supervisor
+from intermission.web.api.event_broadcaster import EventBroadcaster
+from intermission.web.api.event_log_reader import EventLogReader
 from intermission.web.api.events import events_router
 from intermission.web.api.failures import failures_router
 from intermission.web.api.guard import admin_only, known_parameters, secret_of
@@ -39,6 +40,8 @@ from intermission.web.worker_api import worker_router
 API = "/api/v1"
 WATCH_EVERY_S = 0.5
 COUNT_EVERY_S = 1.0
+READ_AGAIN_S = 2.0
+"""The longest pause before the event log is read again: people wait for its events."""
 
 
 def create_app(
@@ -47,23 +50,37 @@ def create_app(
     *,
     roots: Sequence[Path] = (),
     upload_max_bytes: int = UPLOAD_MAX_BYTES,
+    services: Sequence[Service] = (),
 ) -> FastAPI:
     """The server over a fleet; with a registry, workers may connect through it.
 
-    Clients may submit the pipelines of the fleet's catalog; files below `roots` may be sources.
+    Clients may submit the pipelines of the fleet's catalog; files below `roots` may be sources;
+    `services` run while it does, beside its own.
     """
-    hub, metrics = Hub(), Metrics(fleet.app.clock)
-    tails = [
-        Tail(
+    hub, metrics = EventBroadcaster(), Metrics(fleet.app.clock)
+
+    def broadcast(stop: Supervision) -> Callable[[], None]:
+        return EventLogReader(
             fleet.open_ledger,
             hub.heard,
+            stop=stop,
             every_s=WATCH_EVERY_S,
             from_start=False,
             on_open=hub.begin,
-        ),
-        Tail(fleet.open_ledger, metrics.heard, every_s=COUNT_EVERY_S, from_start=True),
-    ]
+        ).run
 
+    def count(stop: Supervision) -> Callable[[], None]:
+        return EventLogReader(
+            fleet.open_ledger, metrics.heard, stop=stop, every_s=COUNT_EVERY_S, from_start=True
+        ).run
+
+    supervisor = Supervisor(
+        [
+            Service("event stream", broadcast, pause_max_s=READ_AGAIN_S),
+            Service("metrics", count, pause_max_s=READ_AGAIN_S),
+            *services,
+        ]
+    )
     app = FastAPI(
         title="Intermission",
         version="1",
@@ -72,7 +89,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a name with a slash behind it is another, and there is none
-        lifespan=lambda _: _running(hub, tails),
+        lifespan=lambda _: _running(hub, supervisor),
     )
     app.state.hub = hub
     secret = fleet.settings.admin_secret
@@ -100,23 +117,21 @@ def create_app(
     if registry is not None:  # first, because a router is looked through from the top
         app.include_router(worker_router(fleet, registry))
     app.include_router(public)
-    app.include_router(health_router(fleet, tails))
-    app.include_router(metrics_router(metrics))
+    app.include_router(health_router(fleet, supervisor))
+    app.include_router(metrics_router(metrics, supervisor))
     app.openapi = lambda: _described(app)
     return app
 
 
 @asynccontextmanager
-async def _running(hub: Hub, tails: Sequence[Tail]) -> AsyncIterator[None]:
+async def _running(hub: EventBroadcaster, supervisor: Supervisor) -> AsyncIterator[None]:
     hub.open()
-    for tail in tails:
-        tail.start()
+    supervisor.start()
     try:
         yield
     finally:
         hub.close()
-        for tail in tails:
-            await to_thread.run_sync(tail.stop)
+        await to_thread.run_sync(supervisor.stop)
 
 
 def _described(app: FastAPI) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
 
@@ -16,9 +16,9 @@ from intermission.composition.fleet import Fleet
 from intermission.composition.registries import open_registry
 from intermission.composition.uploads import Uploads
 from intermission.errors import EnvironmentFault, UsageError
-from intermission.services.alerting import start_alerts
-from intermission.services.retention import start_retention
-from intermission.services.watch_scheduler import start_watches
+from intermission.services.alerting import alert_services
+from intermission.services.retention import retention_services
+from intermission.services.watch_scheduler import server_watches
 from intermission.settings import Settings
 from intermission.web.api.guard import secret_of
 from intermission.web.app import create_app
@@ -62,12 +62,15 @@ def serve(
     fleet.open_ledger().close()  # so that a ledger which is not there is told in one sentence
     with (
         closing(open_registry(settings)) as registry,
-        start_alerts(fleet, Uploads(settings)),
+        ExitStack() as opened,
         _listening(host, port) as listener,
-        start_watches(fleet),
-        start_retention(fleet),
     ):
-        app = create_app(fleet, registry, roots=roots)
+        services = [
+            *alert_services(fleet, Uploads(settings), opened),
+            *server_watches(fleet),
+            *retention_services(fleet),
+        ]
+        app = create_app(fleet, registry, roots=roots, services=services)
         config = uvicorn.Config(
             app,
             loop="asyncio",  # whatever else is installed: these are what we know the limits of

@@ -16,7 +16,7 @@ from intermission.testing.jobs import line_job, submit
 from intermission.testing.scratch_ledger import scratch_ledger
 from intermission.web.api import event_broadcaster as hubs
 from intermission.web.api import events as streaming
-from intermission.web.api.event_broadcaster import Hub, Watcher
+from intermission.web.api.event_broadcaster import EventBroadcaster, Watcher
 from intermission.web.api.events import EventStream
 
 ONE, OTHER = identity("one"), identity("other")
@@ -39,8 +39,8 @@ def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
     return run
 
 
-async def opened(seq: int = 0) -> Hub:
-    hub = Hub()
+async def opened(seq: int = 0) -> EventBroadcaster:
+    hub = EventBroadcaster()
     hub.open()
     hub.begin(seq)
     await asyncio.sleep(0)
@@ -66,7 +66,7 @@ class Far:
         assert ids(self.sent) == [*seqs]
 
 
-async def joined(hub: Hub, job_key: str | None, after: int = 0) -> tuple[Watcher, Far]:
+async def joined(hub: EventBroadcaster, job_key: str | None, after: int = 0) -> tuple[Watcher, Far]:
     watcher, far = hub.join(job_key, after), Far()
     assert watcher is not None
     await watcher.go_live(far.send)
@@ -116,7 +116,7 @@ async def test_nothing_is_told_twice_to_one_who_is_ahead_of_the_hub() -> None:
 
 @in_loop
 async def test_nobody_joins_before_the_end_of_the_log_is_known() -> None:
-    hub = Hub()
+    hub = EventBroadcaster()
     hub.open()
     assert hub.join(None, 0) is None
 

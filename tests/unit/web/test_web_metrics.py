@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.model import Failure, Job, identity
+from intermission.services.supervisor import Supervisor
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, job, step, submit
 from intermission.web.api.metrics import LOOK_EVERY_S, Metrics, metrics_router
@@ -149,7 +150,7 @@ def test_nothing_is_shown_before_the_log_was_read_to_its_end(
     submit(counted.ledger, fan_job(key=identity("a")))
     submit(counted.ledger, fan_job(key=identity("b")))
     app = FastAPI()
-    app.include_router(metrics_router(counted.metrics))
+    app.include_router(metrics_router(counted.metrics, Supervisor()))
     install(app)
     with TestClient(app) as client:
         counted.metrics.heard(counted.ledger, counted.ledger.events(limit=2))

@@ -102,8 +102,14 @@ class NoticeWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        while self.tick() and not self._stop.wait(EVERY_S):
-            pass
+        is_asking = True
+        while is_asking and not self._stop.is_set():
+            try:
+                is_asking = self.tick()
+            except Exception:  # a notice that is not asked for any more would be missed
+                log.exception("the metadata service could not be asked; it is asked again")
+            if is_asking:
+                self._stop.wait(EVERY_S)
 
     def tick(self) -> bool:
         """Ask once; False when the end is known, and there is no more to ask."""

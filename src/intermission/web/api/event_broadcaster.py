@@ -149,7 +149,7 @@ class GroupFrames:
         )
 
 
-class Hub:
+class EventBroadcaster:
     """Lives in the event loop; `begin` and `heard` alone are called by the tail's thread."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from intermission.composition.event_log import last_event
 from intermission.composition.fleet import Fleet
 from intermission.model import Event
 from intermission.operations.documents import EventDocument, EventPage
-from intermission.web.api.event_broadcaster import SEND_S, Hub, Watcher, frame
+from intermission.web.api.event_broadcaster import SEND_S, EventBroadcaster, Watcher, frame
 from intermission.web.api.event_log_reader import PAGE
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.api.paging import NUMBER_MAX, Limit
@@ -33,7 +33,7 @@ After = Annotated[int, Query(ge=0, le=NUMBER_MAX, description="Only events with 
 _LOG = logging.getLogger(__name__)
 
 
-def events_router(fleet: Fleet, hub: Hub) -> APIRouter:
+def events_router(fleet: Fleet, hub: EventBroadcaster) -> APIRouter:
     router = APIRouter(tags=["events"])
 
     @router.get("/events", operation_id="listEvents")
@@ -103,7 +103,9 @@ def _page(events: Sequence[Event], after: int, *, more: bool) -> EventPage:
 class EventStream(Response):
     """First what the ledger has by now, then what the hub tells."""
 
-    def __init__(self, fleet: Fleet, hub: Hub, job_key: str | None, after: int) -> None:
+    def __init__(
+        self, fleet: Fleet, hub: EventBroadcaster, job_key: str | None, after: int
+    ) -> None:
         self._fleet = fleet
         self._hub = hub
         self._job_key = job_key

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fastapi import APIRouter
 from pydantic import BaseModel
 
 from intermission.composition.fleet import Fleet
-from intermission.web.api.event_log_reader import Tail
-from intermission.web.problems import documented
+from intermission.errors import IntermissionError
+from intermission.services.supervisor import Service, Supervisor
+from intermission.web.problems import RETRY_AFTER_S, Problem, documented
 
 
 class Health(BaseModel):
     status: str
 
 
-def health_router(fleet: Fleet, tails: Sequence[Tail]) -> APIRouter:
+class ServiceShape(BaseModel):
+    """Something the server does by itself. `error` is why it last failed, until it works again."""
+
+    name: str
+    essential: bool
+    restarts: int
+    error: str | None
+
+    @classmethod
+    def of(cls, service: Service) -> ServiceShape:
+        error = None if service.error is None else _told(service.error)
+        return cls(
+            name=service.name,
+            essential=service.is_essential,
+            restarts=service.restarts,
+            error=error,
+        )
+
+
+class Readiness(Health):
+    services: list[ServiceShape]
+
+
+def health_router(fleet: Fleet, supervisor: Supervisor) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     @router.get("/livez", operation_id="livez")
@@ -25,12 +47,25 @@ def health_router(fleet: Fleet, tails: Sequence[Tail]) -> APIRouter:
         return Health(status="ok")
 
     @router.get("/readyz", operation_id="readyz", responses=documented(503))
-    def ready() -> Health:
-        """Answer if the ledger does."""
+    def ready() -> Readiness:
+        """Answer if the ledger does and every essential service works; tell how each is doing."""
         fleet.ledger.events(0, limit=1)
-        for tail in tails:
-            if tail.error is not None:
-                raise tail.error
-        return Health(status="ok")
+        failing = supervisor.failing()
+        if failing is not None and failing.error is not None:
+            raise Problem(
+                503,
+                "A service of the server fails",
+                f"{failing.name} failed: {_told(failing.error)}",
+                remedy="It is tried again by itself; the server's log says more.",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
+            )
+        return Readiness(
+            status="ok", services=[ServiceShape.of(service) for service in supervisor.services]
+        )
 
     return router
+
+
+def _told(error: Exception) -> str:
+    """Anybody may ask for health, and an unexpected error may quote what it was about."""
+    return error.message if isinstance(error, IntermissionError) else type(error).__name__

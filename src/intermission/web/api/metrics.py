@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from intermission.model import CLAIMABLE, HELD, Event, Job, JobState, StepKind, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
+from intermission.services.supervisor import Supervisor
 from intermission.web.api.event_log_reader import PAGE
 from intermission.web.problems import RETRY_AFTER_S, Problem, documented
 
@@ -64,6 +68,8 @@ class Metrics:
         self._queues: set[str] = set()
         """Pipelines that ever had a job: an empty queue is told as 0."""
         self._look_at_s = 0.0
+        self._counted = 0
+        """The number of the last event that was counted."""
         self.is_complete = False
         """Whether the log was read to its end since the start."""
         self.registry = CollectorRegistry()
@@ -120,6 +126,10 @@ class Metrics:
     def heard(self, ledger: Ledger, events: Sequence[Event]) -> None:
         """Count a page of events; at the end of the log, look at who is next in line."""
         for event in events:
+            if event.seq <= self._counted:
+                continue
+            # Before it is counted: one that cannot be must not be met again and again.
+            self._counted = event.seq
             known = self._known(ledger, event.job_key)
             if known is not None:
                 if event.task_id is None and event.now == JobState.DONE:
@@ -226,7 +236,29 @@ def _media_s(ledger: Ledger, job: Job) -> float:
     return 0.0
 
 
-def metrics_router(metrics: Metrics) -> APIRouter:
+class _ServiceMetrics(Collector):
+    """How the services of the server are doing, asked at every scrape."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily(
+            "intermission_service_up", "Whether a service of this server works", labels=["service"]
+        )
+        restarts = CounterMetricFamily(
+            "intermission_service_restarts",
+            "How often a service was started again after it failed",
+            labels=["service"],
+        )
+        for service in self._supervisor.services:
+            up.add_metric([service.name], float(service.error is None))
+            restarts.add_metric([service.name], service.restarts)
+        yield from (up, restarts)
+
+
+def metrics_router(metrics: Metrics, supervisor: Supervisor) -> APIRouter:
+    metrics.registry.register(_ServiceMetrics(supervisor))
     router = APIRouter(tags=["operations"])
 
     @router.get(
