@@ -58,29 +58,7 @@ def create_app(
     `services` run while it does, beside its own.
     """
     hub, metrics = EventBroadcaster(), Metrics(fleet.app.clock)
-
-    def broadcast(stop: Supervision) -> Callable[[], None]:
-        return EventLogReader(
-            fleet.open_ledger,
-            hub.heard,
-            stop=stop,
-            every_s=WATCH_EVERY_S,
-            from_start=False,
-            on_open=hub.begin,
-        ).run
-
-    def count(stop: Supervision) -> Callable[[], None]:
-        return EventLogReader(
-            fleet.open_ledger, metrics.heard, stop=stop, every_s=COUNT_EVERY_S, from_start=True
-        ).run
-
-    supervisor = Supervisor(
-        [
-            Service("event stream", broadcast, pause_max_s=READ_AGAIN_S),
-            Service("metrics", count, pause_max_s=READ_AGAIN_S),
-            *services,
-        ]
-    )
+    supervisor = Supervisor([*_readers(fleet, hub, metrics), *services])
     app = FastAPI(
         title="Intermission",
         version="1",
@@ -121,6 +99,30 @@ def create_app(
     app.include_router(metrics_router(metrics, supervisor))
     app.openapi = lambda: _described(app)
     return app
+
+
+def _readers(fleet: Fleet, hub: EventBroadcaster, metrics: Metrics) -> list[Service]:
+    """The services that read the event log: one tells it, one counts it."""
+
+    def broadcast(stop: Supervision) -> Callable[[], None]:
+        return EventLogReader(
+            fleet.open_ledger,
+            hub.heard,
+            stop=stop,
+            every_s=WATCH_EVERY_S,
+            from_start=False,
+            on_open=hub.begin,
+        ).run
+
+    def count(stop: Supervision) -> Callable[[], None]:
+        return EventLogReader(
+            fleet.open_ledger, metrics.heard, stop=stop, every_s=COUNT_EVERY_S, from_start=True
+        ).run
+
+    return [
+        Service("event stream", broadcast, pause_max_s=READ_AGAIN_S),
+        Service("metrics", count, pause_max_s=READ_AGAIN_S),
+    ]
 
 
 @asynccontextmanager
