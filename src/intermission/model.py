@@ -44,6 +44,44 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Reason(StrEnum):
+    """Why an attempt ended, for programs. Whose end it was decides what it costs."""
+
+    # The task's: each costs one attempt.
+    FAILED = "failed"
+    TIMED_OUT = "timed-out"
+    CRASHED = "crashed"
+    INVALID = "invalid"
+    DEFERRAL_TIMED_OUT = "deferral-timed-out"
+    # The host's: no attempt, and this host does not get the task again for a while.
+    NO_PIPELINE = "no-pipeline"
+    OTHER_VERSION = "other-version"
+    MISSING_PACKAGE = "missing-package"
+    NO_DEVICE = "no-device"
+    SCRATCH_FULL = "scratch-full"
+    SCRATCH_FAILED = "scratch-failed"
+    SOURCE_UNREACHABLE = "source-unreachable"
+    STORE_UNREACHABLE = "store-unreachable"
+    # Nobody's: no attempt.
+    DRAINED = "drained"
+    LEASE_LOST = "lease-lost"
+    STORE_AWAY = "store-away"
+    LEDGER_AWAY = "ledger-away"
+    NO_SLOT = "no-slot"
+    LOST = "lost"
+    """Its worker vanished: counted apart, because the task may be what killed it."""
+    # What happens to a task that nobody runs.
+    CANCELLED = "cancelled"
+    INPUT_STOPPED = "input-stopped"
+    INPUT_LOST = "input-lost"
+    CORRUPT = "corrupt"
+
+
+LOST_MAX = 10
+"""So many workers may vanish while they run one task before it fails."""
+ALONE_AFTER = 2
+"""After so many, nothing else runs beside it: a task that kills its machine is found."""
+
 _S = TaskState
 
 CLAIMABLE = frozenset({_S.PENDING, _S.RETRYING, _S.ABANDONED, _S.CORRUPT})
@@ -417,6 +455,8 @@ class Lease:
         default_factory=dict[str, Output | tuple[Output | None, ...] | None]
     )
     """By parameter: one output, or a tuple of them for a fan-in; None stands for a gap."""
+    alone: bool = False
+    """Run nothing beside it: its last workers vanished, and it may be what killed them."""
 
 
 @_mass_produced
@@ -451,6 +491,7 @@ class Failure:
     delay_s: float = 0.0
     key: str | None = None
     """As in a completion."""
+    code: str = Reason.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +501,8 @@ class Heartbeat:
     task_id: int
     fence: int
     progress: float = 0.0
+    begun: bool = True
+    """False for a companion of a batch that still waits for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +524,7 @@ class TaskRow:
     chunk: str | None
     state: TaskState
     attempts: int
+    """How many attempts were its own: those of vanished workers and drains are none."""
     fence: int
     worker: str | None = None
     progress: float = 0.0
@@ -490,6 +534,12 @@ class TaskRow:
     started_ms: int | None = None
     ended_ms: int | None = None
     ready_ms: int | None = None
+    code: str | None = None
+    """The `Reason` of its last end."""
+    lost: int = 0
+    """How many workers vanished while they ran it."""
+    refusals: int = 0
+    """How many hosts gave it back because they cannot run it; `message` has the last word."""
 
     @property
     def name(self) -> str:
@@ -536,3 +586,5 @@ class Event:
     message: str | None = None
     progress: float | None = None
     """Of a task that makes progress and changes nothing else: `was` and `now` are `running`."""
+    code: str | None = None
+    """The `Reason` where an attempt ended or a task was stopped."""

@@ -117,7 +117,7 @@ class Bench:
 
     def order(self, **more: Any) -> dict[str, Any]:
         self.runs += 1
-        settings = self.settings | more.pop("settings", {})
+        settings = {"lost_max": work.TIRELESS} | self.settings | more.pop("settings", {})
         env = {work.JOURNAL: str(self.journal)} | self.env | more.pop("env", {})
         return {
             "sources": [str(self.source)],

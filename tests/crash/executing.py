@@ -106,4 +106,4 @@ class Executions:
         assert set(trail.ends.values()) == {1}
         (shown,) = self.ledger.jobs()
         assert shown.total(TaskState.DONE) == shown.total() == self.tasks + 2
-        assert {row.attempts for row in self.ledger.tasks(self.job.key)} == {1}
+        assert {row.attempts for row in self.ledger.tasks(self.job.key)} == {0}

@@ -129,3 +129,20 @@ def test_two_workers_on_one_job(launcher: Launcher, tmp_path: Path) -> None:
     bench.assert_right()
     assert len(bench.receipts()) == 60
     assert len(bench.executions()) <= 60 + in_flight
+
+
+def test_kills_while_the_same_chunk_is_under_way_cost_no_attempt(
+    launcher: Launcher, memory_path: Path
+) -> None:
+    """A step of three attempts: four interruptions are nothing that it did."""
+    bench = Bench(launcher, memory_path, {"slots": 1, "lost_max": 10}, {"count": 1}, "thrice")
+    bench.hold(0)
+    for n in range(4):
+        run = bench.start()
+        bench.wait_for_executions(2 + n)  # the plan once, the part each time
+        run.kill()
+        assert run.wait() == -9
+        launcher.assert_nobody_left()
+    bench.let_go(0)
+    bench.run()
+    bench.assert_right()

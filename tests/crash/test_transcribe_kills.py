@@ -101,7 +101,7 @@ def test_killed_at_random_points(
     for _ in range(2):
         process = start(killed, server)
         out, _ = process.communicate(timeout=TIMEOUT_S)
-        # A task that so many workers died over is given up once; the next run tries it again.
+        # A task that so many workers vanished with is given up; the next run tries it again.
         if process.returncode == 0 or b"vanished" not in out:
             break
     assert process.returncode == 0, out.decode()

@@ -19,7 +19,7 @@ JOURNAL = "CRASH_JOURNAL"
 HOLD = "CRASH_HOLD"
 """A folder: a `cut` whose number is a file's name there goes on when that file is removed."""
 TIRELESS = 100_000
-"""Crashes count as attempts, and these tests crash more often than any sane step may."""
+"""Killed slots count as attempts, lost workers apart: these tests kill more than anybody else."""
 
 
 class Piece(Chunk):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -108,7 +107,7 @@ class HandsOutTwice(Watched):
         if leases:
             return leases
         held = self.look(
-            "SELECT id, fence, attempts, job_id, step, idx, key, chunk FROM tasks "
+            "SELECT id, fence, attempts + 1, job_id, step, idx, key, chunk FROM tasks "
             "WHERE state IN ('leased', 'running') LIMIT ?",
             capacity,
         )
@@ -152,9 +151,9 @@ class RefusesLateBeats(Watched):
 class CountsDrains(Watched):
     """A drain uses up an attempt, so a fleet of spot machines fails everything in the end."""
 
-    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
+    def release(self, leases: Iterable[tuple[int, int]], *, reason: str, **host: Any) -> int:
         wanted = list(leases)
-        released = super().release(wanted, reason=reason)
+        released = super().release(wanted, reason=reason, **host)
         for id, fence in wanted:
             self.change(
                 "UPDATE tasks SET attempts = attempts + 1 "
@@ -165,17 +164,27 @@ class CountsDrains(Watched):
         return released
 
 
-class CountsExceptionsOnly(Watched):
-    """A crash is no failed attempt: a task that kills its worker does so for ever."""
+class ForgetsTheLost(Watched):
+    """A vanished worker is not counted: a task that kills its worker does so for ever."""
 
     def rescue(self, dead: Collection[str] = ()) -> int:
-        self.change(
-            "UPDATE tasks SET attempts = max(0, attempts - 1) WHERE state IN ('leased', 'running') "
-            "AND (lease_s <= ? OR worker IN (SELECT value FROM json_each(?)))",
-            self._clock.monotonic_s(),
-            json.dumps(list(dead)),
-        )
+        self.change("UPDATE tasks SET begun = 0 WHERE state IN ('leased', 'running')")
         return super().rescue(dead)
+
+
+class CountsTheLostAsAttempts(Watched):
+    """A vanished worker uses up an attempt, so that enough interruptions fail a job."""
+
+    def rescue(self, dead: Collection[str] = ()) -> int:
+        ((last,),) = self.look(SQL["last_event"])
+        changed = super().rescue(dead)
+        self.change(
+            "UPDATE tasks SET attempts = attempts + 1 WHERE state = 'abandoned' AND id IN "
+            "(SELECT i.value FROM events AS e, json_each(e.tasks) AS i "
+            " WHERE e.seq > ? AND e.code = 'lost')",
+            last,
+        )
+        return changed
 
 
 class MissesItsPlans(Watched):
@@ -260,9 +269,9 @@ class EndsTooSoon(Watched):
 class ForgetsEvents(Watched):
     """A task is put back without a word to whoever watches."""
 
-    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
+    def release(self, leases: Iterable[tuple[int, int]], *, reason: str, **host: Any) -> int:
         ((last,),) = self.look(SQL["last_event"])
-        released = super().release(leases, reason=reason)
+        released = super().release(leases, reason=reason, **host)
         self.change("DELETE FROM events WHERE seq > ?", last)
         return released
 
@@ -295,7 +304,8 @@ BROKEN = [
     RescuesByTimeAlone,
     RefusesLateBeats,
     CountsDrains,
-    CountsExceptionsOnly,
+    ForgetsTheLost,
+    CountsTheLostAsAttempts,
     MissesItsPlans,
     CommitsHalfABatch,
     AssemblesOverFailures,

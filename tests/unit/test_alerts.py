@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from intermission.model import Event, Failure, identity
+from intermission.model import LOST_MAX, Event, Failure, Reason, identity
 from intermission.ports.ledger import Ledger
 from intermission.services.alerts import (
     COOLDOWN_MS,
@@ -81,7 +81,7 @@ def test_exhausted_attempts_are_told_however_the_last_one_ended(
     (lease,) = ledger.claim("w", 1, lease_ttl_s=TTL_S)
     ledger.fail([Failure(lease.task_id, lease.fence, "E", "no luck", permanent=True)])
     vanished = submit(ledger, fan_job(key=identity("vanished")))
-    for _ in range(vanished.step("cut").attempts):
+    for _ in range(LOST_MAX):
         assert ledger.claim("w", 1, lease_ttl_s=TTL_S)
         clock.advance(TTL_S + 1)
         ledger.rescue()
@@ -140,7 +140,7 @@ def test_what_comes_within_the_cooldown_is_counted_in_the_next() -> None:
 
 def test_a_cooldown_is_of_one_kind_and_one_subject() -> None:
     events = [event(1, "failed", job="a"), event(2, "failed", job="b")]
-    events.append(event(3, "abandoned", job="a", message="the worker w vanished"))
+    events.append(event(3, "abandoned", job="a", code=Reason.LOST))
     assert kinds(derived(events)) == ["task.exhausted", "task.exhausted", "task.recovered"]
 
 

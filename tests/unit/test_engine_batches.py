@@ -15,7 +15,7 @@ from intermission.engine.planning import make_job
 from intermission.engine.run_task import Hooks, run_task
 from intermission.engine.step_stats import StepStats
 from intermission.errors import PipelineError
-from intermission.model import Lease, StepSpec
+from intermission.model import Failure, Lease, StepSpec
 from intermission.pipeline import Step
 from intermission.ports.work_source import Claimed
 
@@ -89,9 +89,10 @@ def test_no_more_are_together_than_were_surely_claimed(tmp_path: Path) -> None:
 
 def test_at_the_last_attempt_each_is_alone(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, rows=1)
-    for _ in range(2):  # two attempts of both end with their worker
-        assert len(next_of(backlog_of(bench, bench.take(10)))) == 2
-        bench.ledger.rescue(["w"])
+    for _ in range(2):  # two attempts of both end with their slot
+        leases = bench.take(10)
+        assert len(next_of(backlog_of(bench, leases))) == 2
+        bench.ledger.fail([Failure(one.task_id, one.fence, "SlotDied", "") for one in leases])
     backlog = backlog_of(bench, bench.take(10))
     assert [len(next_of(backlog)) for _ in range(2)] == [1, 1]
 

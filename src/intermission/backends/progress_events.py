@@ -126,11 +126,19 @@ class _Overheard:
             self._publishing.ended(one.task_id, state, one.message)
         return states
 
-    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
+    def release(
+        self,
+        leases: Iterable[tuple[int, int]],
+        *,
+        reason: str,
+        message: str | None = None,
+        **host: Any,
+    ) -> int:
         held = list(leases)
-        released = self._ledger.release(held, reason=reason)
+        released = self._ledger.release(held, reason=reason, message=message, **host)
         for task_id, _ in held:
-            self._publishing.ended(task_id, TaskState.ABANDONED if released else None, reason)
+            now = TaskState.ABANDONED if released else None
+            self._publishing.ended(task_id, now, message or reason)
         return released
 
     def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:

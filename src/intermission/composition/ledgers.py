@@ -29,9 +29,10 @@ def shared_ledger(
     if settings.ledger is None:
         return None
     if not is_url(settings.ledger):
-        return partial(open_ledger, Path(settings.ledger).expanduser().resolve())
+        path = Path(settings.ledger).expanduser().resolve()
+        return partial(open_ledger, path, settings.lost_max)
     if settings.ledger.startswith(("postgresql://", "postgres://")):
-        return partial(_open_postgres, settings.ledger, patience_s)
+        return partial(_open_postgres, settings.ledger, patience_s, settings.lost_max)
     raise UsageError(
         f"a ledger cannot be at {settings.ledger}.",
         remedy="Give postgresql://host/name, or the path of a SQLite file.",
@@ -44,7 +45,8 @@ def _remote(settings: Settings) -> Callable[[], Ledger]:
     return remote_ledger(settings)
 
 
-def _open_postgres(url: str, patience_s: float | None) -> Ledger:
+def _open_postgres(url: str, patience_s: float | None, lost_max: int) -> Ledger:
     from intermission.backends.ledger.postgres import PostgresLedger
 
-    return PostgresLedger(url) if patience_s is None else PostgresLedger(url, patience_s=patience_s)
+    waits = {} if patience_s is None else {"patience_s": patience_s}
+    return PostgresLedger(url, lost_max=lost_max, **waits)

@@ -32,7 +32,7 @@ from intermission.errors import (
     UsageError,
     fault_from_os,
 )
-from intermission.model import Source, identity
+from intermission.model import LOST_MAX, Source, identity
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 from intermission.settings import Settings
@@ -181,7 +181,7 @@ def workspace_of(place: Location, settings: Settings, output: str | None) -> Wor
         folder=folder,
         open_store=partial(LocalStore, folder),
         open_outputs=outputs,
-        open_ledger=partial(open_ledger, folder / LEDGER_NAME),
+        open_ledger=partial(open_ledger, folder / LEDGER_NAME, settings.lost_max),
     )
 
 
@@ -194,7 +194,7 @@ def _object_workspace(place: ObjectLocation, settings: Settings, output: str | N
         folder=folder,
         open_store=_opener(url, settings),
         open_outputs=outputs,
-        open_ledger=partial(open_ledger, folder / LEDGER_NAME),
+        open_ledger=partial(open_ledger, folder / LEDGER_NAME, settings.lost_max),
         fetch_source=partial(_fetch_source, place, settings, folder / "source"),
         is_remote=True,
     )
@@ -284,12 +284,12 @@ def _fetch_source(place: ObjectLocation, settings: Settings, folder: Path, sourc
     return path
 
 
-def open_ledger(path: Path) -> Ledger:
+def open_ledger(path: Path, lost_max: int = LOST_MAX) -> Ledger:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise fault_from_os(e, "making the workspace", LedgerError, where=path.parent) from e
-    return SqliteLedger(path)
+    return SqliteLedger(path, lost_max=lost_max)
 
 
 def find_object_workspaces(place: ObjectLocation, settings: Settings) -> Iterator[ObjectLocation]:

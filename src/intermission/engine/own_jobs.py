@@ -94,7 +94,7 @@ class OwnJobs:
             self._worker,
             room,
             lease_ttl_s=self._settings.lease_ttl_s,
-            can=self._settings.can,
+            offers=self._settings.can,
             jobs=[opened.job.key],
         )
         if not leases and opened.name not in busy and opened.has_ended():

@@ -71,7 +71,7 @@ class SharedJobs:
         if room <= 0 or now_s < self.ask_at_s:
             return []
         leases = self._ledger.claim(
-            self._worker, room, lease_ttl_s=self.lease_ttl_s, can=self._settings.can
+            self._worker, room, lease_ttl_s=self.lease_ttl_s, offers=self._settings.can
         )
         if len(leases) < room:  # unless a task ends before: that may unblock others
             self.ask_at_s = now_s + POLL_S * uniform(0.8, 1.2)

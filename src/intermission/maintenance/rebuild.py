@@ -60,8 +60,8 @@ def adopt_all(ledger: Ledger, store: Store, job: Job, scratch: Path, worker: str
     """
     unfinished: list[tuple[int, int]] = []
     adopted = 0
-    can = {spec.needs for spec in job.steps if spec.needs is not None}
-    while leases := ledger.claim(worker, _BATCH, lease_ttl_s=_TTL_S, can=can, jobs=[job.key]):
+    offers = {spec.needs for spec in job.steps if spec.needs is not None}
+    while leases := ledger.claim(worker, _BATCH, lease_ttl_s=_TTL_S, offers=offers, jobs=[job.key]):
         done: list[tuple[Lease, Completion]] = []
         for lease in leases:
             durable = job.step(lease.step).durable

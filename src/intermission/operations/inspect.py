@@ -12,7 +12,7 @@ from intermission.engine.completion import output_text
 from intermission.engine.planning import Keys, chunks, parts, plan_steps
 from intermission.engine.receipt import peek, receipt_key
 from intermission.engine.slot import log_name
-from intermission.model import FINISHED, Event, Receipt, TaskRow, TaskState
+from intermission.model import FINISHED, Event, Reason, Receipt, TaskRow, TaskState
 from intermission.operations.explain import reason, receipts_of
 from intermission.operations.job_lookup import Found
 
@@ -50,6 +50,8 @@ def why(found: Found, row: TaskRow) -> str:
         case TaskState.DONE:
             return _why_done(found, row)
         case TaskState.FAILED:
+            if row.code == Reason.LOST:
+                return f"failed: {row.message}"
             return f"failed after {row.attempts} of its attempts: {row.message}"
         case TaskState.CANCELLED:
             return f"cancelled: {row.message}"

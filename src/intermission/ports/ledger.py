@@ -46,25 +46,31 @@ class Ledger(Protocol):
         capacity: int,
         *,
         lease_ttl_s: float,
-        can: Collection[str] = (),
+        host: str = "",
+        offers: Collection[str] = (),
+        runs: Collection[str] | None = None,
         jobs: Collection[str] | None = None,
+        begin: bool = True,
     ) -> list[Lease]:
         """Take up to `capacity` claimable tasks: highest priority first, then the job that was
         given none for longest, then the oldest job; of a job, its oldest tasks.
 
-        Only tasks whose time has come, whose step needs nothing outside `can` (and prefers
-        nothing outside it, until it has waited), which no limit forbids, and, with `jobs`, of
-        those jobs. Adds one to the fence and to the attempts of each. No task is ever handed to
-        two callers under one fence.
+        Only tasks whose time has come, whose step needs nothing outside the labels of `offers`
+        (and prefers nothing outside them, until it has waited), which no limit forbids, which
+        `host` has not refused for now, of jobs whose `code` is among `runs` (None: any), and,
+        with `jobs`, of those jobs. Adds one to the fence of each and counts nothing else. No
+        task is ever handed to two callers under one fence. With `begin`, the caller starts them
+        at once; else each begins with the first heartbeat that says so.
         """
         ...
 
     def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         """Extend leases whose fence is still current, even late; record progress.
 
-        A `leased` task turns `running`. Progress never goes back within an attempt; another
-        hundredth is an event, unless one was in the last `PROGRESS_EVERY_MS`. Answers which
-        leases are lost and which tasks' jobs are cancelled. Also the worker's sign of life.
+        A `leased` task that has begun turns `running`. Progress never goes back within an
+        attempt; another hundredth is an event, unless one was in the last `PROGRESS_EVERY_MS`.
+        Answers which leases are lost and which tasks' jobs are cancelled. Also the worker's sign
+        of life.
         """
         ...
 
@@ -82,14 +88,28 @@ class Ledger(Protocol):
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
         """Record failed attempts; the state each task is in now, None for a stale fence.
 
-        `retrying` while attempts are left and the failure is not permanent, else `failed`:
+        Each costs one attempt. `retrying` while attempts are left and the failure is not
+        permanent, else `failed`:
         then everything that needs the task is cancelled, or, for a step with `gap`, its
         chunk is a gap from here on and fan-ins go ahead without it.
         """
         ...
 
-    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
-        """Give (task, fence) leases back uncounted, as after a drain: `abandoned`."""
+    def release(
+        self,
+        leases: Iterable[tuple[int, int]],
+        *,
+        reason: str,
+        message: str | None = None,
+        host: str | None = None,
+        until_s: float = 0.0,
+    ) -> int:
+        """Give (task, fence) leases back uncounted, as after a drain: `abandoned`.
+
+        `reason` is one of `Reason`, `message` the words for people. With `host`, that host can't
+        run them: it gets none of them for `until_s` seconds, other hosts do. How many hosts have
+        refused a task is in its row until it is done, fails for good or is put back.
+        """
         ...
 
     def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
@@ -97,10 +117,11 @@ class Ledger(Protocol):
         ...
 
     def rescue(self, dead: Collection[str] = ()) -> int:
-        """End leases that expired or whose worker is known to be dead; re-check every fan-in.
+        """End leases that expired or whose worker is known to be dead; re-check fan-ins.
 
-        A task with attempts left becomes `abandoned`, one without `failed`. Returns how many
-        tasks changed.
+        They become `abandoned`. A task that had begun is `lost` once more, and `failed` when
+        that was `lost_max` times (a setting of the ledger); one that had not is as before. A
+        deferral that timed out costs an attempt. Returns how many tasks changed.
         """
         ...
 

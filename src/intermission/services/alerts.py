@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from intermission.model import HELD, Event, TaskState, canonical, identity
+from intermission.model import Event, Reason, TaskState, canonical, identity
 
 T = TypeVar("T")
 
@@ -154,12 +154,8 @@ class Alerts:
 
 
 def is_recovery(event: Event) -> bool:
-    """Whether a lease ended because its worker vanished: a drain gives another reason."""
-    return (
-        event.now == TaskState.ABANDONED
-        and event.was in HELD
-        and (event.message or "").endswith(" vanished")
-    )
+    """Whether a lease ended because its worker vanished: a drain has another code."""
+    return event.now == TaskState.ABANDONED and event.code == Reason.LOST
 
 
 def pattern_of(message: str) -> str:

@@ -31,6 +31,7 @@ from pydantic import (
 )
 
 from intermission.errors import EnvironmentFault, UsageError
+from intermission.model import LOST_MAX
 from intermission.settings.parameter_overrides import Override
 from intermission.settings.watch_rules import WatchedPlace, from_json, split, wrong_table
 
@@ -86,6 +87,11 @@ class Settings(BaseModel):
     )
     renew_every_s: _Duration = Field(
         default=15.0, description="seconds between renewals, at most half of lease_ttl_s"
+    )
+    lost_max: int = Field(
+        default=LOST_MAX,
+        ge=1,
+        description="how many workers may vanish while they run a task before it fails",
     )
     drain_s: _Delay = Field(
         default=20.0, description="seconds that running tasks get to end in a drain"

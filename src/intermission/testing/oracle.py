@@ -15,6 +15,7 @@ from intermission.model import (
     CLAIMABLE,
     FINISHED,
     HELD,
+    LOST_MAX,
     Completion,
     Edge,
     EdgeKind,
@@ -153,10 +154,16 @@ class Oracle:
         return row is not None and row.fence == fence and row.state in late
 
     def is_last(self, task_id: int) -> bool:
-        """Whether the task has used up its attempts."""
+        """Whether one more end of its own is the task's last."""
         seen = self._owners[task_id]
         row = seen.rows[task_id]
-        return row.attempts >= seen.job.step(row.step).attempts
+        return row.attempts + 1 >= seen.job.step(row.step).attempts
+
+    def is_lost_for_good(self, task_id: int) -> bool:
+        """Whether a rescue of the task, which is held, is its end."""
+        if task_id in self.deferred:
+            return self.is_last(task_id)
+        return self.rows[task_id].lost + 1 >= LOST_MAX
 
     def look(self, *touched: str) -> None:
         """Read what an operation left and check it: these jobs may have changed, no other."""

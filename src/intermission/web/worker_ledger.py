@@ -146,8 +146,14 @@ def answered(ledger: Ledger, caller: Caller, call: rpc_schema.Call) -> Any:
             own = caller.owned(_held(failures), seals)
             states = iter(ledger.fail(_only(failures, own)) if any(own) else ())
             return [next(states) if mine else None for mine in own]
-        case rpc_schema.Release(leases=leases, reason=reason, seals=seals):
-            return ledger.release(_only(leases, caller.owned(leases, seals)), reason=reason)
+        case rpc_schema.Release(leases=leases, seals=seals):
+            return ledger.release(
+                _only(leases, caller.owned(leases, seals)),
+                reason=call.reason,
+                message=call.message,
+                host=call.host,
+                until_s=call.until_s,
+            )
         case rpc_schema.Defer(task_id=task_id, fence=fence, seals=seals):
             token, timeout_s = call.token, call.timeout_s
             return caller.owned([(task_id, fence)], seals) == [True] and ledger.defer(
@@ -203,8 +209,11 @@ def _claim(ledger: Ledger, caller: Caller, call: rpc_schema.Claim) -> rpc_schema
         caller.stamped(call.worker),
         call.capacity,
         lease_ttl_s=call.lease_ttl_s,
-        can=call.can,
+        host=call.host,
+        offers=call.offers,
+        runs=call.runs,
         jobs=call.jobs,
+        begin=call.begin,
     )
     return rpc_schema.Claimed(leases, caller.seals([(one.task_id, one.fence) for one in leases]))
 

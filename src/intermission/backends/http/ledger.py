@@ -58,16 +58,22 @@ class HttpLedger:
         capacity: int,
         *,
         lease_ttl_s: float,
-        can: Collection[str] = (),
+        host: str = "",
+        offers: Collection[str] = (),
+        runs: Collection[str] | None = None,
         jobs: Collection[str] | None = None,
+        begin: bool = True,
     ) -> list[Lease]:
         claimed: rpc_schema.Claimed = self._call(
             rpc_schema.Claim(
                 worker=worker,
                 capacity=min(capacity, rpc_schema.CAPACITY_MAX),
                 lease_ttl_s=lease_ttl_s,
-                can=tuple(can),
+                host=host,
+                offers=tuple(offers),
+                runs=None if runs is None else tuple(runs),
                 jobs=None if jobs is None else tuple(jobs),
+                begin=begin,
             )
         )
         self._seals.keep(_held(claimed.leases), claimed.seals)
@@ -92,11 +98,25 @@ class HttpLedger:
         seals = self._seals.of(_held(failures))
         return self._call(rpc_schema.Fail(failures=list(failures), seals=seals))
 
-    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
+    def release(
+        self,
+        leases: Iterable[tuple[int, int]],
+        *,
+        reason: str,
+        message: str | None = None,
+        host: str | None = None,
+        until_s: float = 0.0,
+    ) -> int:
         held = [(task_id, fence) for task_id, fence in leases]
-        return self._call(
-            rpc_schema.Release(leases=held, reason=reason, seals=self._seals.of(held))
+        call = rpc_schema.Release(
+            leases=held,
+            reason=reason,
+            message=message,
+            host=host,
+            until_s=until_s,
+            seals=self._seals.of(held),
         )
+        return self._call(call)
 
     def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
         seals = self._seals.of([(task_id, fence)])

@@ -70,8 +70,11 @@ class Claim(Call):
     worker: Name
     capacity: Annotated[int, Field(ge=0, le=CAPACITY_MAX)]
     lease_ttl_s: Seconds
-    can: Annotated[tuple[Label, ...], Field(max_length=1000)] = ()
+    host: Annotated[str, Field(max_length=200)] = ""
+    offers: Annotated[tuple[Label, ...], Field(max_length=1000)] = ()
+    runs: Annotated[tuple[Prefix, ...], Field(max_length=1000)] | None = None
     jobs: tuple[Prefix, ...] | None = None
+    begin: bool = True
 
 
 class Renew(Call):
@@ -94,6 +97,9 @@ class Fail(Call):
 class Release(Call):
     leases: list[tuple[Number, Number]]
     reason: str
+    message: str | None = None
+    host: Annotated[str, Field(max_length=200)] | None = None
+    until_s: Seconds = 0
     seals: Seals = ()
 
 

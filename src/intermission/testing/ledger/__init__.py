@@ -15,6 +15,7 @@ from intermission.testing.ledger.holding import LockRecord
 from intermission.testing.ledger.racing import Racing
 from intermission.testing.ledger.reading import Reading
 from intermission.testing.ledger.recovering import Recovering
+from intermission.testing.ledger.refusing import Refusing
 from intermission.testing.ledger.replanning import Replanning
 from intermission.testing.ledger.restarting import Restarting
 from intermission.testing.ledger.scheduling import Scheduling
@@ -35,6 +36,7 @@ class LedgerContract(
     Failing,
     Skipping,
     Recovering,
+    Refusing,
     Restarting,
     Deletion,
     Reading,

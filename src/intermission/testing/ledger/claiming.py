@@ -51,7 +51,7 @@ class Claiming(Suite):
         assert (after.state, after.fence, after.attempts, after.worker) == (
             TaskState.LEASED,
             lease.fence,
-            1,
+            0,
             "w7",
         )
         assert after.started_ms == clock.now_ms()
@@ -87,12 +87,14 @@ class Claiming(Suite):
         submit(ledger, job(step("a"), step("b", concurrency=1), step("c")))
         assert [take_one(ledger).step for _ in range(3)] == ["a", "b", "c"]
 
-    def test_each_claim_raises_the_fence_and_counts(self, ledger: Ledger, clock: FakeClock) -> None:
-        submit(ledger, line_job())
+    def test_each_claim_raises_the_fence_and_counts_nothing(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        made = submit(ledger, line_job())
         fences: list[int] = []
-        for attempt in (1, 2, 3):
+        for _ in range(3):
             lease = take_one(ledger)
-            assert lease.attempt == attempt
+            assert (lease.attempt, row(ledger, made, "fetch").attempts) == (1, 0)
             fences.append(lease.fence)
             clock.advance(60)
             ledger.rescue()
@@ -109,8 +111,18 @@ class Claiming(Suite):
     def test_needs(self, ledger: Ledger) -> None:
         submit(ledger, job(step("a", needs="gpu"), step("b"), step("c", needs="disk")))
         assert [lease.step for lease in take(ledger)] == ["b"]
-        assert [lease.step for lease in take(ledger, can={"disk", "net"})] == ["c"]
-        assert [lease.step for lease in take(ledger, can=["gpu"])] == ["a"]
+        assert [lease.step for lease in take(ledger, offers={"disk", "net"})] == ["c"]
+        assert [lease.step for lease in take(ledger, offers=["gpu"])] == ["a"]
+
+    def test_only_what_the_worker_has_code_for(self, ledger: Ledger) -> None:
+        """Workers of two versions share a fleet, and each claims what it can run."""
+        made = [submit(ledger, replace(line_job(key=key), graph=key * 4)) for key in ("old", "new")]
+        assert take(ledger, runs=[]) == []
+        assert take(ledger, runs=["film@other"]) == []
+        for one in made:
+            assert [lease.job_key for lease in take(ledger, runs=[one.code, "x@y"])] == [one.key]
+        other = submit(ledger, replace(line_job(key="third"), graph="third"))
+        assert [lease.job_key for lease in take(ledger, runs=None)] == [other.key]
 
     def test_only_of_these_jobs(self, ledger: Ledger) -> None:
         for key in ("one", "two", "three"):

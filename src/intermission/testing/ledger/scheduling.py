@@ -40,7 +40,7 @@ class Scheduling(Suite):
     def test_a_preference_gives_way_after_a_minute(self, ledger: Ledger, clock: FakeClock) -> None:
         submit(ledger, job(step("a", prefers="gpu"), step("b"), step("c", prefers="gpu")))
         assert [lease.step for lease in take(ledger)] == ["b"]
-        assert take_one(ledger, can=["gpu"]).step == "a"
+        assert take_one(ledger, offers=["gpu"]).step == "a"
         clock.advance(59)
         assert take(ledger) == []
         clock.advance(1)
@@ -70,7 +70,7 @@ class Scheduling(Suite):
     def test_a_limit_on_a_label(self, ledger: Ledger) -> None:
         ledger.limit(Limit("label:gpu", running=1))
         submit(ledger, job(step("a", needs="gpu"), step("b", prefers="gpu"), step("c")))
-        assert [lease.step for lease in take(ledger, can=["gpu"])] == ["a", "c"]
+        assert [lease.step for lease in take(ledger, offers=["gpu"])] == ["a", "c"]
 
     def test_a_paused_job_goes_on_when_the_limit_is_gone(self, ledger: Ledger) -> None:
         _parallel(ledger, "one", "p")

@@ -77,7 +77,7 @@ class Submitting(Suite):
         assert (list(ledger.tasks(made.key)), ledger.events()) == before
         assert job_row(ledger, made).job == replace(made, steps=limited)
         assert take(ledger) == []
-        leases = take(ledger, can=["gpu"])
+        leases = take(ledger, offers=["gpu"])
         assert [lease.index for lease in leases] == [0, 1]
         assert fail(ledger, leases[0]) is TaskState.FAILED
 

@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
 
     def take(self, worker: str, capacity: int, can: Collection[str]) -> list[Lease]:
         expected = self.oracle.claimable(can, capacity)
-        leases = self.ledger.claim(worker, capacity, lease_ttl_s=TTL_S, can=can)
+        leases = self.ledger.claim(worker, capacity, lease_ttl_s=TTL_S, offers=can)
         with self.change(*{lease.job_key for lease in leases}):
             assert [lease.task_id for lease in leases] == expected
             self.oracle.took(leases, TTL_S)

@@ -106,7 +106,7 @@ class Workers(Machine):
         for id in held:
             row = self.oracle.rows[id]
             assert row.state is TaskState.ABANDONED
-            assert row.attempts == max(0, before[id].attempts - 1)
+            assert (row.attempts, row.lost) == (before[id].attempts, before[id].lost)
 
     @step(pick=picks, timeout_s=st.sampled_from([10.0, 600.0]))
     def defer(self, pick: int, timeout_s: float) -> None:
@@ -138,7 +138,13 @@ class Workers(Machine):
         workers = {row.worker for row in held.values() if row.worker is not None}
         assert set(self.ledger.workers()) == workers
         gone = self.oracle.expired() | {id for id, row in held.items() if row.worker in dead}
-        last = {id for id in gone if self.oracle.is_last(id)}
+        last = {id for id in gone if self.oracle.is_lost_for_good(id)}
+        counts = {
+            id: (row.attempts + 1, row.lost)
+            if id in self.oracle.deferred
+            else (row.attempts, row.lost + 1)
+            for id, row in held.items()
+        }
         with self.change(*self.oracle.jobs):
             changed = self.ledger.rescue(dead)
             self.oracle.deferred -= gone
@@ -149,6 +155,7 @@ class Workers(Machine):
                 continue  # a plan it waits for has failed in the same sweep
             if id in gone:
                 assert after[id].state is (TaskState.FAILED if id in last else TaskState.ABANDONED)
+                assert (after[id].attempts, after[id].lost) == counts[id]
             else:
                 assert after[id] == row, "a live lease was touched"
 

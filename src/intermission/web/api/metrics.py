@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from intermission.model import CLAIMABLE, HELD, Event, Job, JobState, StepKind, TaskState
+from intermission.model import CLAIMABLE, HELD, Event, Job, JobState, Reason, StepKind, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
 from intermission.services.supervisor import Supervisor
@@ -38,7 +38,6 @@ _OUTCOMES = frozenset(
     }
 )
 _ACTIVE = ("pending", "running", "draining")
-_VANISHED = re.compile(r"the worker .* vanished", re.DOTALL)
 _SLOT_DIED = re.compile(r"the slot (was killed|exited)")
 _BUCKETS_S = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -185,7 +184,7 @@ class Metrics:
             return
         took_s = max(0, event.at_ms - leased_ms) / 1000
         message = event.message or ""
-        vanished = _VANISHED.match(message) is not None
+        vanished = event.code == Reason.LOST
         # The last attempt that a task had is no less lost than the others: it failed then.
         died = event.now in (TaskState.RETRYING, TaskState.FAILED) and _SLOT_DIED.match(message)
         if event.now == TaskState.ABANDONED or vanished or died:

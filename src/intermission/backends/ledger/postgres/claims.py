@@ -37,13 +37,18 @@ class Claims(Dependencies):
         capacity: int,
         *,
         lease_ttl_s: float,
-        can: Collection[str] = (),
+        host: str = "",
+        offers: Collection[str] = (),
+        runs: Collection[str] | None = None,
         jobs: Collection[str] | None = None,
+        begin: bool = True,
     ) -> list[Lease]:
         capacity = min(capacity, _CAPACITY_MAX)
         wanted: dict[str, Any] = {
-            "can": list(can),
+            "host": host,
+            "offers": list(offers),
             "keys": None if jobs is None else list(jobs),
+            "runs": None if runs is None else list(runs),
             "room": max(capacity, _OPENINGS_MIN),
             "ever_ms": _EVER_MS,
             "preference_ms": PREFERENCE_MS,
@@ -55,6 +60,7 @@ class Claims(Dependencies):
 
         def work() -> list[Lease]:
             values = {"worker": worker, "lease_s": self._now["now_s"] + lease_ttl_s}
+            values |= {"host": host, "begin": begin}
             rows: list[Row] = []
             waiting: set[int] = set()
             tried: set[int] = set()
@@ -144,7 +150,7 @@ class Claims(Dependencies):
         room = [min(left, rooms.of_step(job, job.steps[one.step])) for one in batch]
         if not any(room):
             return []
-        picked = self._rows("pick", **_where(batch, room, left))
+        picked = self._rows("pick", **_where(batch, room, left), host=values["host"])
         ids = [id for id, step in picked if rooms.admit(job, job.steps[step])]
         rows = self._rows("claim_picked", ids=ids, **values) if ids else []
         return _in_order(batch, rows)

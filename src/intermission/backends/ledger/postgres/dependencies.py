@@ -159,6 +159,7 @@ class Dependencies(Reads):
         state: str,
         states: Collection[TaskState],
         message: str | None = None,
+        code: str | None = None,
     ) -> set[int]:
         first, last = _span(index)
         rows = self._rows(
@@ -170,6 +171,7 @@ class Dependencies(Reads):
             state=state,
             states=list(states),
             message=message,
+            code=code,
         )
         return {id for (id,) in rows}
 

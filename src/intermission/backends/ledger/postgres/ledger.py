@@ -28,6 +28,7 @@ from intermission.model import (
     Job,
     JobState,
     Limit,
+    Reason,
     Renewal,
     StepKind,
     StepSpec,
@@ -38,6 +39,7 @@ from intermission.model import (
 )
 
 _UNFINISHED_OR_DONE = [*CLAIMABLE, *HELD, TaskState.DONE]
+_INPUT_LOST = "an input was lost", Reason.INPUT_LOST
 _STOPPED = [TaskState.FAILED, TaskState.CANCELLED]
 _UNFOLDED_MAX = 200
 _CHANGES_KEPT_S = 86_400.0
@@ -65,6 +67,7 @@ class PostgresLedger(Claims):
             "insert_job",
             key=job.key,
             pipeline=job.pipeline,
+            code=job.code,
             source=job.source.uri,
             priority=job.priority,
             begin_ms=job.not_before_ms,
@@ -115,6 +118,7 @@ class PostgresLedger(Claims):
             "ids": [heartbeat.task_id for heartbeat in heartbeats],
             "fences": [heartbeat.fence for heartbeat in heartbeats],
             "progress": [heartbeat.progress for heartbeat in heartbeats],
+            "begun": [heartbeat.begun for heartbeat in heartbeats],
         }
 
         def work() -> Renewal:
@@ -202,6 +206,7 @@ class PostgresLedger(Claims):
             permanent=[one.permanent for one in failures],
             ready_s=[now_s + one.delay_s for one in failures],
             errors=[_clean(one.error) for one in failures],
+            codes=[_clean(one.code) for one in failures],
             messages=[_clean(one.message) for one in failures],
         )
         for _, _, job_id, step, index, state in rows:
@@ -211,13 +216,31 @@ class PostgresLedger(Claims):
         # Taken out as it is told: the same failure twice in a batch is stale the second time.
         return [ended.pop((one.task_id, one.fence), None) for one in failures]
 
-    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
+    def release(
+        self,
+        leases: Iterable[tuple[int, int]],
+        *,
+        reason: str,
+        message: str | None = None,
+        host: str | None = None,
+        until_s: float = 0.0,
+    ) -> int:
         given = list(leases)
         if not given:
             return 0
         ids, fences = (list(column) for column in zip(*given, strict=True))
-        values = {"ids": ids, "fences": fences, "reason": _clean(reason)}
-        return self._change(lambda: len(self._rows("release", **values)))
+        values = {"ids": ids, "fences": fences}
+        values |= {"reason": _clean(reason), "message": _clean(message)}
+
+        def work() -> int:
+            released = [id for (id,) in self._rows("release", **values)]
+            if host is not None and released:
+                until = self._now["now_s"] + until_s
+                self._rows("refuse", ids=released, host=_clean(host), until_s=until)
+                self._rows("count_refusals", ids=released)
+            return len(released)
+
+        return self._change(work)
 
     def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
         def work() -> bool:
@@ -242,7 +265,8 @@ class PostgresLedger(Claims):
         self._rows("forget_changes", age_s=_CHANGES_KEPT_S)
 
     def _rescue(self, jobs: list[int], dead: list[str]) -> int:
-        rows = self._rows("rescue", jobs=self._lock(jobs), dead=dead)
+        values = {"dead": dead, "lost_max": self._lost_max}
+        rows = self._rows("rescue", jobs=self._lock(jobs), **values)
         for job_id, step, index, state in rows:
             if state == TaskState.FAILED:
                 self._after_failure(job_id, step, index)
@@ -291,14 +315,16 @@ class PostgresLedger(Claims):
             ids = changed.setdefault(job_id, set())
             for dependant, at in dependants(self._job(job_id), name, index):
                 ids |= self._put_back(
-                    job_id, dependant, at, "blocked", _UNFINISHED_OR_DONE, "an input was lost"
+                    job_id, dependant, at, "blocked", _UNFINISHED_OR_DONE, *_INPUT_LOST
                 )
         # Last, because one spoiled task may depend on another: it ends up blocked.
         for id, job_id, step, index in rows:
             if id not in changed[job_id]:
                 name = self._job(job_id).steps[step].name
                 done = [TaskState.DONE]
-                changed[job_id] |= self._put_back(job_id, name, index, "corrupt", done, reason)
+                changed[job_id] |= self._put_back(
+                    job_id, name, index, "corrupt", done, reason, Reason.CORRUPT
+                )
         spoiled: list[TaskRow] = []
         for job_id, ids in changed.items():
             self._restart(job_id, bool(ids))

@@ -32,8 +32,8 @@ ORDER BY id FOR NO KEY UPDATE;
 -- With its steps and edges, unless its key is known.
 WITH job AS (
     INSERT INTO intermission.jobs
-        (key, pipeline, source, spec, state, priority, begin_ms, created_ms, updated_ms)
-    VALUES (%(key)s, %(pipeline)s, %(source)s, %(spec)s, 'pending', %(priority)s, %(begin_ms)s,
+        (key, pipeline, code, source, spec, state, priority, begin_ms, created_ms, updated_ms)
+    VALUES (%(key)s, %(pipeline)s, %(code)s, %(source)s, %(spec)s, 'pending', %(priority)s, %(begin_ms)s,
         %(now_ms)s, %(now_ms)s)
     ON CONFLICT (key) DO NOTHING
     RETURNING id
@@ -69,9 +69,9 @@ SELECT %(job)s, *, %(now_ms)s FROM unnest(%(steps)s::integer[], %(indexes)s::int
     %(keys)s::text[], %(chunks)s::text[], %(states)s::text[])
 ON CONFLICT (job_id, step, idx) DO UPDATE
 SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = t.fence + 1,
-    attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
-    adopted = false, gap = false, receipt = NULL, files = NULL, result = NULL, error = NULL,
-    message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
+    attempts = 0, begun = false, lost = 0, lost_on = NULL, refusals = 0, ready_s = 0,
+    lease_s = NULL, worker = NULL, token = NULL, progress = 0, adopted = false, gap = false,
+    receipt = NULL, files = NULL, result = NULL, error = NULL, code = NULL, message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
 WHERE t.key <> excluded.key;
 
 -- name: chunks_now
@@ -81,6 +81,11 @@ WHERE job_id = %(job)s AND step = ANY(%(steps)s::integer[]);
 
 -- name: delete_surplus
 DELETE FROM intermission.tasks WHERE job_id = %(job)s AND step = %(step)s AND idx >= %(count)s;
+
+-- name: not_refused
+(t.refusals = 0 OR NOT EXISTS (
+    SELECT 1 FROM intermission.refusals AS r
+    WHERE r.task_id = t.id AND r.host = %(host)s AND r.until_s > {now_s}))
 
 -- name: openings
 -- (job, step) pairs that have a task to hand out, in the order in which they are served. Every
@@ -101,21 +106,22 @@ CROSS JOIN LATERAL ( -- before anything else is looked up for a job that has not
 CROSS JOIN LATERAL (
     SELECT id, key, pipeline, revision, state FROM intermission.jobs
     WHERE id = q.job_id AND (%(keys)s::text[] IS NULL OR key = ANY(%(keys)s::text[]))
+      AND (%(runs)s::text[] IS NULL OR code = ANY(%(runs)s::text[]))
     LIMIT 1
 ) AS j
 CROSS JOIN LATERAL (
     SELECT no, needs, prefers,
-        CASE WHEN prefers IS NULL OR prefers = ANY(%(can)s::text[]) THEN %(ever_ms)s
+        CASE WHEN prefers IS NULL OR prefers = ANY(%(offers)s::text[]) THEN %(ever_ms)s
         ELSE {now_ms} - %(preference_ms)s END AS since_ms
     FROM intermission.steps
-    WHERE job_id = q.job_id AND (needs IS NULL OR needs = ANY(%(can)s::text[]))
+    WHERE job_id = q.job_id AND (needs IS NULL OR needs = ANY(%(offers)s::text[]))
     OFFSET 0
 ) AS s
 CROSS JOIN LATERAL (
     SELECT 1 FROM intermission.tasks AS t
     WHERE t.job_id = q.job_id AND t.step = s.no AND t.ready_s <= {now_s}
       AND t.updated_ms <= s.since_ms
-      AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+      AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt') AND {not_refused}
     ORDER BY t.id + 0 LIMIT 1
 ) AS one
 WHERE CASE WHEN EXISTS (
@@ -182,7 +188,7 @@ CROSS JOIN LATERAL (
         SELECT t.id, t.step FROM intermission.tasks AS t
         WHERE t.job_id = s.job_id AND t.step = s.step AND t.ready_s <= %(now_s)s
           AND t.updated_ms <= s.since_ms
-          AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+          AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt') AND {not_refused}
         ORDER BY t.id + 0 LIMIT s.room FOR NO KEY UPDATE SKIP LOCKED
     ) AS t
     WHERE s.job_id = o.job_id ORDER BY t.id LIMIT %(capacity)s
@@ -194,7 +200,7 @@ LIMIT %(capacity)s
 
 -- name: leased
 UPDATE intermission.tasks
-SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = %(worker)s,
+SET state = 'leased', fence = fence + 1, begun = %(begin)s, worker = %(worker)s,
     lease_s = %(lease_s)s, token = NULL, progress = 0, started_ms = %(now_ms)s, ended_ms = NULL,
     updated_ms = %(now_ms)s
 
@@ -204,12 +210,12 @@ WITH picked AS MATERIALIZED (
 )
 {leased}
 WHERE id = ANY(ARRAY(SELECT id FROM picked))
-RETURNING job_id, id, fence, attempts, step, idx, key, chunk;
+RETURNING job_id, id, fence, attempts + 1, step, idx, key, chunk, lost;
 
 -- name: claim_picked
 {leased}
 WHERE id = ANY(%(ids)s::bigint[])
-RETURNING job_id, id, fence, attempts, step, idx, key, chunk;
+RETURNING job_id, id, fence, attempts + 1, step, idx, key, chunk, lost;
 
 -- name: take_turns
 -- Counted by events, of which each of these jobs has just made one at least. Where two claims of
@@ -229,13 +235,16 @@ WHERE q.job_id = free.job_id AND q.job_id = o.job_id;
 
 -- name: renew
 WITH beat AS MATERIALIZED (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[], %(progress)s::double precision[])
-        AS b (id, fence, progress)
+    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[],
+            %(progress)s::double precision[], %(begun)s::boolean[])
+        AS b (id, fence, progress, begun)
 ), locked AS MATERIALIZED (
     SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t
-SET state = 'running', progress = greatest(t.progress, b.progress), updated_ms = %(now_ms)s,
+SET state = CASE WHEN t.state = 'leased' AND NOT b.begun THEN t.state ELSE 'running' END,
+    begun = t.begun OR b.begun,
+    progress = greatest(t.progress, b.progress), updated_ms = %(now_ms)s,
     -- A beat that crosses a deferral on its way must not shorten it.
     lease_s = CASE WHEN t.token IS NULL THEN %(lease_s)s ELSE t.lease_s END,
     worker = CASE WHEN t.token IS NULL THEN %(worker)s END
@@ -274,8 +283,8 @@ WITH ended AS MATERIALIZED (
 )
 UPDATE intermission.tasks AS t
 SET state = 'done', result = e.result, receipt = e.receipt, files = e.files, adopted = e.adopted,
-    progress = 1, worker = NULL, lease_s = NULL, token = NULL, error = NULL, message = NULL,
-    ended_ms = %(now_ms)s, updated_ms = %(now_ms)s
+    progress = 1, worker = NULL, lease_s = NULL, token = NULL, refusals = 0, error = NULL,
+    code = NULL, message = NULL, ended_ms = %(now_ms)s, updated_ms = %(now_ms)s
 FROM ended AS e
 WHERE t.id = e.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = e.fence
   AND t.key = coalesce(e.key, t.key) AND t.state IN ('leased', 'running', 'abandoned')
@@ -285,15 +294,18 @@ RETURNING t.id, t.fence, t.job_id, t.step, t.idx;
 WITH failure AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[], %(keys)s::text[],
             %(permanent)s::boolean[], %(ready_s)s::double precision[], %(errors)s::text[],
-            %(messages)s::text[])
-        AS f (id, fence, key, permanent, ready_s, error, message)
+            %(codes)s::text[], %(messages)s::text[])
+        AS f (id, fence, key, permanent, ready_s, error, code, message)
 ), locked AS MATERIALIZED (
     SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t
-SET state = CASE WHEN f.permanent OR t.attempts >= s.attempts THEN 'failed' ELSE 'retrying' END,
-    gap = (f.permanent OR t.attempts >= s.attempts) AND s.gap,
-    ready_s = f.ready_s, error = f.error, message = f.message,
+SET state = CASE WHEN f.permanent OR t.attempts + 1 >= s.attempts
+        THEN 'failed' ELSE 'retrying' END,
+    gap = (f.permanent OR t.attempts + 1 >= s.attempts) AND s.gap,
+    refusals = CASE WHEN f.permanent OR t.attempts + 1 >= s.attempts THEN 0 ELSE t.refusals END,
+    attempts = t.attempts + 1, ready_s = f.ready_s, error = f.error, code = f.code,
+    message = f.message,
     worker = NULL, lease_s = NULL, token = NULL, ended_ms = %(now_ms)s, updated_ms = %(now_ms)s
 FROM failure AS f, intermission.steps AS s
 WHERE t.id = f.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = f.fence
@@ -308,12 +320,22 @@ WITH lease AS MATERIALIZED (
     SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t
-SET state = 'abandoned', attempts = greatest(t.attempts - 1, 0), message = %(reason)s, ready_s = 0,
-    worker = NULL, lease_s = NULL, token = NULL, updated_ms = %(now_ms)s
+SET state = 'abandoned', code = %(reason)s, message = coalesce(%(message)s, %(reason)s),
+    ready_s = 0, worker = NULL, lease_s = NULL, token = NULL, updated_ms = %(now_ms)s
 FROM lease AS l
 WHERE t.id = l.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = l.fence
   AND t.state IN ('leased', 'running')
 RETURNING t.id;
+
+-- name: refuse
+INSERT INTO intermission.refusals (task_id, host, until_s)
+SELECT id, %(host)s, %(until_s)s FROM unnest(%(ids)s::bigint[]) AS id
+ON CONFLICT (task_id, host) DO UPDATE SET until_s = excluded.until_s;
+
+-- name: count_refusals
+UPDATE intermission.tasks AS t
+SET refusals = (SELECT count(*) FROM intermission.refusals AS r WHERE r.task_id = t.id)
+WHERE t.id = ANY(%(ids)s::bigint[]);
 
 -- name: defer
 UPDATE intermission.tasks
@@ -327,20 +349,38 @@ SELECT DISTINCT job_id FROM intermission.tasks
 WHERE state IN ('leased', 'running') AND (lease_s <= {now_s} OR worker = ANY(%(dead)s::text[]));
 
 -- name: rescue
+-- What a deferral costs, and a worker that vanished while it ran the task: see `fail`.
 WITH locked AS MATERIALIZED (
     SELECT id FROM intermission.tasks
     WHERE job_id = ANY(%(jobs)s::bigint[]) AND state IN ('leased', 'running')
       AND (lease_s <= %(now_s)s OR worker = ANY(%(dead)s::text[]))
     ORDER BY id FOR NO KEY UPDATE
+), gone AS MATERIALIZED (
+    SELECT t.id, s.gap, t.token IS NOT NULL AS deferred,
+        CASE WHEN t.token IS NULL THEN t.lost + t.begun::integer >= %(lost_max)s
+        ELSE t.attempts + 1 >= s.attempts END AS is_last,
+        CASE WHEN t.token IS NULL AND t.begun THEN concat_ws(', ', t.lost_on, t.worker)
+        ELSE t.lost_on END AS lost_on
+    FROM intermission.tasks AS t
+    JOIN intermission.steps AS s ON s.job_id = t.job_id AND s.no = t.step
+    WHERE t.id = ANY(ARRAY(SELECT id FROM locked))
 )
 UPDATE intermission.tasks AS t
-SET state = CASE WHEN t.attempts >= s.attempts THEN 'failed' ELSE 'abandoned' END,
-    gap = t.attempts >= s.attempts AND s.gap, error = 'SlotDied',
-    message = 'the worker ' || coalesce(t.worker, 'it was deferred to') || ' vanished',
+SET state = CASE WHEN g.is_last THEN 'failed' ELSE 'abandoned' END,
+    gap = g.is_last AND g.gap,
+    refusals = CASE WHEN g.is_last THEN 0 ELSE t.refusals END,
+    attempts = t.attempts + g.deferred::integer,
+    lost = t.lost + (t.begun AND NOT g.deferred)::integer, lost_on = g.lost_on,
+    error = CASE WHEN g.deferred THEN 'DeferralTimedOut' ELSE 'WorkerLost' END,
+    code = CASE WHEN g.deferred THEN 'deferral-timed-out' ELSE 'lost' END,
+    message = CASE
+        WHEN g.deferred THEN 'it was deferred, and no result came in time'
+        WHEN g.is_last THEN (t.lost + t.begun::integer) || ' workers vanished while they ran it: '
+            || g.lost_on
+        ELSE 'the worker ' || t.worker || ' vanished' END,
     worker = NULL, lease_s = NULL, token = NULL, ready_s = 0, ended_ms = %(now_ms)s,
     updated_ms = %(now_ms)s
-FROM intermission.steps AS s
-WHERE t.id = ANY(ARRAY(SELECT id FROM locked)) AND s.job_id = t.job_id AND s.no = t.step
+FROM gone AS g WHERE t.id = g.id
 RETURNING t.job_id, t.step, t.idx, t.state;
 
 -- name: waits
@@ -436,8 +476,8 @@ SELECT (
 -- name: cancel_hopeless
 -- A task whose input has stopped will never end well, whatever it does now. If the input is a gap,
 -- so is this; a gap that also lacks another input is one no longer.
-UPDATE intermission.tasks AS t SET state = 'cancelled', worker = NULL, lease_s = NULL, token = NULL,
-    updated_ms = %(now_ms)s,
+UPDATE intermission.tasks AS t SET state = 'cancelled', code = 'input-stopped', refusals = 0,
+    worker = NULL, lease_s = NULL, token = NULL, updated_ms = %(now_ms)s,
     gap = NOT EXISTS (
         SELECT 1 FROM intermission.stopped_inputs AS i WHERE i.job_id = t.job_id
         AND i.step = t.step AND NOT i.gap AND (i.at IS NULL OR i.at = t.idx)),
@@ -458,8 +498,8 @@ WITH locked AS MATERIALIZED (
     ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks
-SET state = 'cancelled', message = %(message)s, worker = NULL, lease_s = NULL, token = NULL,
-    updated_ms = %(now_ms)s
+SET state = 'cancelled', code = 'cancelled', message = %(message)s, refusals = 0, worker = NULL,
+    lease_s = NULL, token = NULL, updated_ms = %(now_ms)s
 WHERE job_id = %(job)s AND id IN (SELECT id FROM locked);
 
 -- name: put_back
@@ -471,9 +511,10 @@ WITH locked AS MATERIALIZED (
     ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks
-SET state = %(state)s, fence = fence + 1, attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL,
-    token = NULL, progress = 0, adopted = false, gap = false, receipt = NULL, files = NULL,
-    result = NULL, error = NULL, message = %(message)s, started_ms = NULL, ended_ms = NULL,
+SET state = %(state)s, fence = fence + 1, attempts = 0, begun = false, lost = 0, lost_on = NULL,
+    refusals = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
+    adopted = false, gap = false, receipt = NULL, files = NULL, result = NULL, error = NULL,
+    code = %(code)s, message = %(message)s, started_ms = NULL, ended_ms = NULL,
     updated_ms = %(now_ms)s
 WHERE job_id = %(job)s AND step = %(step)s AND idx BETWEEN %(first)s AND %(last)s
   AND id IN (SELECT id FROM locked)
@@ -606,7 +647,8 @@ SELECT id, revision, spec FROM intermission.jobs WHERE id = ANY(%(jobs)s::bigint
 
 -- name: task_columns
 t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, t.progress, t.error,
-t.message, t.adopted, t.started_ms, t.ended_ms, t.ready_s, t.ready_s - {now_s}
+t.message, t.adopted, t.started_ms, t.ended_ms, t.code, t.lost, t.refusals, t.ready_s,
+t.ready_s - {now_s}
 
 -- name: chosen_tasks
 FROM intermission.tasks AS t
@@ -633,7 +675,7 @@ ORDER BY t.id + 0 LIMIT %(limit)s; -- not along the primary key, through every j
 SELECT t.id {chosen_receipts} ORDER BY t.id;
 
 -- name: deferred
-SELECT job_id, id, fence, attempts, step, idx, key, chunk FROM intermission.tasks
+SELECT job_id, id, fence, attempts + 1, step, idx, key, chunk, lost FROM intermission.tasks
 WHERE token = %(token)s AND state = 'running';
 
 -- name: events_settled
@@ -642,7 +684,7 @@ SELECT intermission.events_settled();
 -- name: events
 SELECT e.seq, e.at_ms, coalesce(j.key, ''), e.task_id,
        s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
-       e.was, e.now, e.fence, e.worker, e.message, e.progress
+       e.was, e.now, e.fence, e.worker, e.message, e.progress, e.code
 FROM intermission.events AS e
 LEFT JOIN intermission.jobs AS j ON j.id = e.job_id
 LEFT JOIN intermission.tasks AS t ON t.id = e.task_id

@@ -9,6 +9,7 @@ from typing import Any
 
 from intermission.backends.ledger.postgres.transactions import Row, Transactions
 from intermission.model import (
+    ALONE_AFTER,
     EdgeKind,
     Event,
     FileRef,
@@ -25,7 +26,7 @@ PAGE = 2000
 JOBS_KEPT = 10_000
 """Of so many jobs the specs are kept, so that they need not be read and parsed again."""
 ID_MAX = 2**63 - 1
-_TASK_COLUMNS = 17
+_TASK_COLUMNS = 20
 
 Inputs = dict[str, Output | tuple[Output | None, ...] | None]
 Location = tuple[int, int, int]
@@ -139,7 +140,7 @@ class Reads(Transactions):
     def _task_row(self, job_id: int, row: Row) -> TaskRow:
         id, step, index, key, chunk, state, attempts, fence, worker = row[:9]
         progress, error, message, adopted, started_ms, ended_ms = row[9:15]
-        ready_s, wait_s = row[15:_TASK_COLUMNS]
+        code, lost, refusals, ready_s, wait_s = row[15:_TASK_COLUMNS]
         ready_ms = None
         if state == TaskState.RETRYING and wait_s > 0:
             ready_ms = int(ready_s * 1000)
@@ -162,6 +163,9 @@ class Reads(Transactions):
             started_ms=started_ms,
             ended_ms=ended_ms,
             ready_ms=ready_ms,
+            code=code,
+            lost=lost,
+            refusals=refusals,
         )
 
     def outputs(self, job_key: str, step: str) -> list[Output | None]:
@@ -205,11 +209,11 @@ class Reads(Transactions):
         return {spec.name: no for no, spec in enumerate(self._job(id).steps)}
 
     def _leases(self, rows: list[Row]) -> list[Lease]:
-        """Leases of (job, task, fence, attempt, step, index, key, chunk), with their inputs."""
+        """Leases of (job, task, fence, attempt, step, index, key, chunk, lost), with inputs."""
         single, whole = self._inputs_of(rows)
         leases: list[Lease] = []
         none: Inputs = {}
-        for job_id, id, fence, attempt, step, index, key, chunk in rows:
+        for job_id, id, fence, attempt, step, index, key, chunk, lost in rows:
             job = self._job(job_id)
             spec = job.steps[step]
             inputs = none
@@ -223,7 +227,9 @@ class Reads(Transactions):
                     else:
                         at = index if edge.kind is EdgeKind.SAME else 0
                         inputs[edge.param] = single.get((job_id, upstream, at))
-            leases.append(Lease(id, fence, attempt, job.key, spec.name, index, key, chunk, inputs))
+            place = job.key, spec.name, index
+            alone = lost >= ALONE_AFTER
+            leases.append(Lease(id, fence, attempt, *place, key, chunk, inputs, alone))
         return leases
 
     def _inputs_of(
@@ -232,7 +238,7 @@ class Reads(Transactions):
         """What these tasks take: outputs of single tasks in one read, and one read per fan-in."""
         places: set[Location] = set()
         fan_ins: set[tuple[int, int]] = set()
-        for job_id, _, _, _, step, index, _, _ in rows:
+        for job_id, _, _, _, step, index, *_ in rows:
             edges = self._job(job_id).steps[step].edges
             if not edges:
                 continue

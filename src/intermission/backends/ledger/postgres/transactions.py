@@ -26,6 +26,7 @@ from intermission.backends.ledger.postgres.connection import (
 )
 from intermission.backends.ledger.postgres.queries import SQL
 from intermission.backends.ledger.postgres.schema import migrate
+from intermission.model import LOST_MAX
 from intermission.ports.clock import Clock
 
 T = TypeVar("T")
@@ -42,9 +43,15 @@ class Transactions:
     """What every part of the ledger runs its statements through."""
 
     def __init__(
-        self, url: str, clock: Clock | None = None, *, patience_s: float = PATIENCE_S
+        self,
+        url: str,
+        clock: Clock | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        lost_max: int = LOST_MAX,
     ) -> None:
         self.url = url
+        self._lost_max = lost_max
         self._clock = clock
         self._patience_s = patience_s
         self._tx: Any = None

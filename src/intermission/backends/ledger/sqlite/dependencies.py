@@ -40,7 +40,7 @@ def span(index: int | None) -> Span:
     return {"first": 0, "last": _INDEX_MAX} if index is None else {"first": index, "last": index}
 
 
-def runs(numbers: Iterable[int]) -> list[Span]:
+def spans_of(numbers: Iterable[int]) -> list[Span]:
     """Numbers as spans; those of one batch mostly follow each other."""
     rest = sorted(set(numbers))
     if rest and rest[-1] - rest[0] == len(rest) - 1:
@@ -150,7 +150,7 @@ class Dependencies(Reads):
                     if edge.upstream == name:
                         same = edge.kind is EdgeKind.SAME
                         here = (row[7] for row in ended if row[2:4] == (job_id, step))
-                        spans = runs(here) if same else [span(None)]
+                        spans = spans_of(here) if same else [span(None)]
                         waiting.setdefault((job_id, no), []).extend(spans)
         for (job_id, step), spans in waiting.items():
             for one in spans:
@@ -199,6 +199,7 @@ class Dependencies(Reads):
         state: str,
         states: str,
         message: str | None = None,
+        code: str | None = None,
     ) -> set[int]:
         values = {
             "job": job_id,
@@ -206,6 +207,7 @@ class Dependencies(Reads):
             "state": state,
             "states": states,
             "message": message,
+            "code": code,
         }
         values |= span(index) | self._now()
         rows = self._db.execute(SQL["put_back"], values).fetchall()

@@ -15,13 +15,14 @@ from typing import Any
 
 from intermission.backends.ledger.sqlite.connection import translated
 from intermission.backends.ledger.sqlite.deletion import Deletion
-from intermission.backends.ledger.sqlite.dependencies import NOT_BLOCKED, Row, as_json, runs
+from intermission.backends.ledger.sqlite.dependencies import NOT_BLOCKED, Row, as_json, spans_of
 from intermission.backends.ledger.sqlite.limit_budget import LimitBudget
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Inputs
 from intermission.engine.graph import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
+    ALONE_AFTER,
     CLAIMABLE,
     HELD,
     JOB_TRANSITIONS,
@@ -35,6 +36,7 @@ from intermission.model import (
     JobState,
     Lease,
     Limit,
+    Reason,
     Receipt,
     Renewal,
     StepKind,
@@ -46,6 +48,7 @@ from intermission.model import (
 
 _UNFINISHED_OR_DONE = json.dumps([*CLAIMABLE, *HELD, TaskState.DONE])
 _EVER_MS = 2**62
+_INPUT_LOST = "an input was lost", Reason.INPUT_LOST
 _STOPPED = json.dumps([TaskState.FAILED, TaskState.CANCELLED])
 
 
@@ -54,7 +57,7 @@ class SqliteLedger(Deletion):
 
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
         values = {"key": job.key, "pipeline": job.pipeline, "priority": job.priority}
-        values |= {"source": job.source.uri, "spec": job.to_json()}
+        values |= {"source": job.source.uri, "spec": job.to_json(), "code": job.code}
         values |= {"begin_ms": job.not_before_ms} | self._now()
         with self._transaction():
             row = self._db.execute(SQL["insert_job"], values).fetchone()
@@ -98,12 +101,19 @@ class SqliteLedger(Deletion):
         capacity: int,
         *,
         lease_ttl_s: float,
-        can: Collection[str] = (),
+        host: str = "",
+        offers: Collection[str] = (),
+        runs: Collection[str] | None = None,
         jobs: Collection[str] | None = None,
+        begin: bool = True,
     ) -> list[Lease]:
         now = self._now()
         values = now | {"worker": worker, "lease_s": now["now_s"] + lease_ttl_s}
-        keys = {"keys": None if jobs is None else json.dumps(list(jobs))}
+        values |= {"host": host, "begin": begin}
+        keys = {
+            "keys": None if jobs is None else json.dumps(list(jobs)),
+            "runs": None if runs is None else json.dumps(list(runs)),
+        }
         leases: list[Lease] = []
         with self._transaction():
             rooms = LimitBudget(self._db, now["now_ms"])
@@ -112,7 +122,7 @@ class SqliteLedger(Deletion):
                     break
                 self._job(id, revision)
                 room = capacity - len(leases)
-                rows = self._claim_job(id, room, frozenset(can), values, rooms)
+                rows = self._claim_job(id, room, frozenset(offers), values, rooms)
                 if rows:
                     self._tell("leased", rows, now["now_ms"], worker)
                     self._db.execute(SQL["job_runs"], now | {"job": id})
@@ -124,7 +134,7 @@ class SqliteLedger(Deletion):
         self,
         id: int,
         capacity: int,
-        can: frozenset[str],
+        offers: frozenset[str],
         values: dict[str, Any],
         rooms: LimitBudget,
     ) -> list[Row]:
@@ -133,8 +143,8 @@ class SqliteLedger(Deletion):
         values = values | {"job": id}
         rows: list[Row] = []
         for no, spec in enumerate(job.steps):
-            if spec.needs is None or spec.needs in can:
-                patient = spec.prefers is not None and spec.prefers not in can
+            if spec.needs is None or spec.needs in offers:
+                patient = spec.prefers is not None and spec.prefers not in offers
                 room = {"step": no, "room": min(capacity, self._room(job, spec))}
                 room["since_ms"] = values["now_ms"] - PREFERENCE_MS if patient else _EVER_MS
                 rows += self._db.execute(SQL["claimable"], values | room).fetchall()
@@ -142,7 +152,7 @@ class SqliteLedger(Deletion):
         if rooms:
             names = [Limit.names(job, spec) for spec in job.steps]
             rows = [row for row in rows if rooms.admit(names[row[3]])]
-        for run in runs(row[0] for row in rows):
+        for run in spans_of(row[0] for row in rows):
             self._db.execute(SQL["claim"], values | run)
         return rows
 
@@ -174,11 +184,12 @@ class SqliteLedger(Deletion):
         shared: dict[tuple[int, int], Any] = {}
         none: Inputs = {}
         leases: list[Lease] = []
-        for id, fence, _, step, _, _, _, index, key, attempt, chunk in rows:
+        for id, fence, _, step, _, _, _, index, key, attempt, chunk, lost in rows:
             some = job.steps[step].edges
             inputs = self._inputs(job_id, step, index, shared) if some else none
-            lease = Lease(id, fence, attempt, job.key, names[step], index, key, chunk, inputs)
-            leases.append(lease)
+            alone = lost >= ALONE_AFTER
+            place = job.key, names[step], index
+            leases.append(Lease(id, fence, attempt, *place, key, chunk, inputs, alone))
         return leases
 
     def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
@@ -187,7 +198,7 @@ class SqliteLedger(Deletion):
         now = self._now()
         values = now | {"worker": worker, "lease_s": now["now_s"] + lease_ttl_s}
         values["beats"] = as_json(
-            [(heartbeat.task_id, heartbeat.fence, heartbeat.progress) for heartbeat in heartbeats]
+            [(beat.task_id, beat.fence, beat.progress, int(beat.begun)) for beat in heartbeats]
         )
         with self._transaction():
             renewed = {id for (id,) in self._db.execute(SQL["renew"], values)}
@@ -220,7 +231,7 @@ class SqliteLedger(Deletion):
         """Make the tasks of those that take effect `done`; their rows as they were before."""
         now_ms = self._clock.now_ms()
         expected = {(one.task_id, one.fence): one for one in done}
-        spans = runs(one.task_id for one in done)
+        spans = spans_of(one.task_id for one in done)
         found = [row for span in spans for row in self._db.execute(SQL["can_end"], span)]
         ended = [
             (row, one)
@@ -241,7 +252,7 @@ class SqliteLedger(Deletion):
             len(said) == 1 and None not in said
         ):  # tasks without receipts that have nothing else to say
             values = {"result": done[0].result, "now_ms": now_ms}
-            for span in runs(one.task_id for one in done):
+            for span in spans_of(one.task_id for one in done):
                 self._db.execute(SQL["complete_alike"], values | span)
             return
         rows = ((one.task_id, one.result, *_receipt(one.receipt), one.adopted) for one in done)
@@ -286,6 +297,7 @@ class SqliteLedger(Deletion):
                     "permanent": failure.permanent,
                     "ready_s": now["now_s"] + failure.delay_s,
                     "error": failure.error,
+                    "code": failure.code,
                     "message": failure.message,
                 }
                 row = self._db.execute(SQL["fail"], values | now).fetchone()
@@ -294,10 +306,25 @@ class SqliteLedger(Deletion):
                     self._after_failure(*row[:3])
         return states
 
-    def release(self, leases: Iterable[tuple[int, int]], *, reason: str) -> int:
-        values = {"leases": as_json(list(leases)), "reason": reason} | self._now()
+    def release(
+        self,
+        leases: Iterable[tuple[int, int]],
+        *,
+        reason: str,
+        message: str | None = None,
+        host: str | None = None,
+        until_s: float = 0.0,
+    ) -> int:
+        now = self._now()
+        values = {"leases": as_json(list(leases)), "reason": reason, "message": message}
         with self._transaction():
-            return len(self._db.execute(SQL["release"], values).fetchall())
+            rows = self._db.execute(SQL["release"], now | values).fetchall()
+            if host is not None and rows:
+                ids = as_json([id for (id,) in rows])
+                refused = {"ids": ids, "host": host, "until_s": now["now_s"] + until_s}
+                self._db.execute(SQL["refuse"], refused)
+                self._db.execute(SQL["count_refusals"], {"ids": ids})
+            return len(rows)
 
     def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
         now = self._now()
@@ -308,9 +335,8 @@ class SqliteLedger(Deletion):
 
     def rescue(self, dead: Collection[str] = ()) -> int:
         with self._transaction():
-            rows = self._db.execute(
-                SQL["rescue"], self._now() | {"dead": json.dumps(list(dead))}
-            ).fetchall()
+            values = {"dead": json.dumps(list(dead)), "lost_max": self._lost_max}
+            rows = self._db.execute(SQL["rescue"], self._now() | values).fetchall()
             for job_id, step, index, state in rows:
                 if state == "failed":
                     self._after_failure(job_id, step, index)
@@ -371,14 +397,16 @@ class SqliteLedger(Deletion):
                 ids = changed.setdefault(job_id, set())
                 for dependant, at in dependants(self._job(job_id), name, index):
                     ids |= self._put_back(
-                        job_id, dependant, at, "blocked", _UNFINISHED_OR_DONE, "an input was lost"
+                        job_id, dependant, at, "blocked", _UNFINISHED_OR_DONE, *_INPUT_LOST
                     )
             # Last, because one spoiled task may depend on another: it ends up blocked.
             for id, job_id, step, index in rows:
                 if id not in changed[job_id]:
                     name = self._job(job_id).steps[step].name
                     done = json.dumps([TaskState.DONE])
-                    changed[job_id] |= self._put_back(job_id, name, index, "corrupt", done, reason)
+                    changed[job_id] |= self._put_back(
+                        job_id, name, index, "corrupt", done, reason, Reason.CORRUPT
+                    )
             spoiled: list[TaskRow] = []
             for job_id, ids in changed.items():
                 self._restart(job_id, bool(ids))

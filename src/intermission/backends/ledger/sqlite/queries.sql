@@ -4,9 +4,11 @@
 CREATE TEMP TRIGGER task_changes AFTER UPDATE OF state ON main.tasks
 WHEN old.state <> new.state AND (new.state <> 'leased' AND new.state <> 'done' OR :illegal) BEGIN
     SELECT raise(ABORT, 'illegal task transition') WHERE :illegal;
-    INSERT INTO events (at_ms, job_id, tasks, step, was, now, fence, worker, message)
+    INSERT INTO events (at_ms, job_id, tasks, step, was, now, fence, worker, code, message)
     VALUES (new.updated_ms, new.job_id, '[' || new.id || ']', new.step, old.state, new.state,
-            new.fence, coalesce(new.worker, old.worker), new.message);
+            new.fence, coalesce(new.worker, old.worker),
+            CASE WHEN new.state <> 'running' AND new.state <> 'pending' THEN new.code END,
+            new.message);
 END;
 
 -- name: watch_jobs
@@ -17,8 +19,8 @@ CREATE TEMP TRIGGER job_changes AFTER UPDATE OF state ON main.jobs WHEN old.stat
 END;
 
 -- name: insert_job
-INSERT INTO jobs (key, pipeline, source, spec, state, priority, begin_ms, created_ms, updated_ms)
-VALUES (:key, :pipeline, :source, :spec, 'pending', :priority, :begin_ms, :now_ms, :now_ms)
+INSERT INTO jobs (key, pipeline, code, source, spec, state, priority, begin_ms, created_ms, updated_ms)
+VALUES (:key, :pipeline, :code, :source, :spec, 'pending', :priority, :begin_ms, :now_ms, :now_ms)
 ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
@@ -40,9 +42,9 @@ SELECT :job, step, idx, key, chunk, state, :now_ms
 FROM new WHERE true -- without it, ON would belong to a join
 ON CONFLICT (job_id, step, idx) DO UPDATE
 SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = fence + 1,
-    attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
-    adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL, error = NULL, message = NULL,
-    started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
+    attempts = 0, begun = 0, lost = 0, lost_on = NULL, refusals = 0, ready_s = 0, lease_s = NULL,
+    worker = NULL, token = NULL, progress = 0, adopted = 0, gap = 0, receipt = NULL, files = NULL,
+    result = NULL, error = NULL, code = NULL, message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
 WHERE key <> excluded.key;
 
 -- name: chunks_now
@@ -82,7 +84,9 @@ SELECT id FROM jobs WHERE state IN ('pending', 'running', 'draining');
 
 -- name: jobs_in_turn
 SELECT id, revision FROM jobs WHERE state IN ('pending', 'running', 'draining')
-AND begin_ms <= :now_ms AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys)))
+AND begin_ms <= :now_ms
+AND (:runs IS NULL OR code IN (SELECT value FROM json_each(:runs)))
+AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys)))
 ORDER BY priority DESC, turn, id;
 
 -- name: held_of_step
@@ -93,16 +97,19 @@ JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no
 WHERE j.pipeline = :pipeline AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: claimable
--- Fence and attempts as they will be.
-SELECT id, fence + 1, job_id, step, state, NULL, message, idx, key, attempts + 1, chunk
+-- The fence as it will be, and which attempt it is.
+SELECT id, fence + 1, job_id, step, state, NULL, message, idx, key, attempts + 1, chunk, lost
 FROM tasks
 WHERE job_id = :job AND step = :step AND ready_s <= :now_s AND updated_ms <= :since_ms
   AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt')
+  AND (refusals = 0 OR NOT EXISTS (
+    SELECT 1 FROM refusals AS r
+    WHERE r.task_id = tasks.id AND r.host = :host AND r.until_s > :now_s))
 ORDER BY id LIMIT :room;
 
 -- name: claim
 UPDATE tasks
-SET state = 'leased', fence = fence + 1, attempts = attempts + 1, worker = :worker,
+SET state = 'leased', fence = fence + 1, begun = :begin, worker = :worker,
     lease_s = :lease_s, progress = 0, started_ms = :now_ms, ended_ms = NULL,
     updated_ms = :now_ms
 WHERE id BETWEEN :first AND :last;
@@ -114,7 +121,9 @@ WHERE id = :job;
 
 -- name: renew
 UPDATE tasks
-SET state = 'running', progress = max(progress, beat.value ->> 2), updated_ms = :now_ms,
+SET state = CASE WHEN state = 'leased' AND NOT beat.value ->> 3 THEN state ELSE 'running' END,
+    begun = begun OR beat.value ->> 3,
+    progress = max(progress, beat.value ->> 2), updated_ms = :now_ms,
     -- A beat that crosses a deferral on its way must not shorten it.
     lease_s = CASE WHEN token IS NULL THEN :lease_s ELSE lease_s END,
     worker = CASE WHEN token IS NULL THEN :worker END
@@ -145,39 +154,49 @@ WITH ended (id, result, receipt, files, adopted) AS (VALUES (?, ?, ?, ?, ?) ...)
 UPDATE tasks
 SET state = 'done', result = ended.result, receipt = ended.receipt, files = ended.files,
     adopted = ended.adopted, progress = 1, worker = NULL, lease_s = NULL, token = NULL,
-    error = NULL, message = NULL, ended_ms = :now_ms, updated_ms = :now_ms
+    refusals = 0, error = NULL, code = NULL, message = NULL, ended_ms = :now_ms, updated_ms = :now_ms
 FROM ended WHERE tasks.id = ended.id;
 
 -- name: complete_alike
 -- Tasks without receipts that ended with the same result.
 UPDATE tasks
 SET state = 'done', result = :result, receipt = NULL, files = NULL, adopted = 0, progress = 1,
-    worker = NULL, lease_s = NULL, token = NULL, error = NULL, message = NULL,
-    ended_ms = :now_ms, updated_ms = :now_ms
+    worker = NULL, lease_s = NULL, token = NULL, refusals = 0, error = NULL, code = NULL,
+    message = NULL, ended_ms = :now_ms, updated_ms = :now_ms
 WHERE id BETWEEN :first AND :last;
 
 -- name: fail
 UPDATE tasks
-SET state = CASE WHEN :permanent OR attempts >= (
-        SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
-    ) THEN 'failed' ELSE 'retrying' END,
-    gap = (:permanent OR attempts >= (
-        SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
-    )) AND (SELECT gap FROM steps WHERE job_id = tasks.job_id AND no = tasks.step),
-    ready_s = :ready_s, error = :error, message = :message,
-    worker = NULL, lease_s = NULL, token = NULL, ended_ms = :now_ms, updated_ms = :now_ms
-WHERE id = :task AND fence = :fence AND key = coalesce(:key, key)
+SET state = CASE WHEN :permanent OR tasks.attempts + 1 >= s.attempts
+        THEN 'failed' ELSE 'retrying' END,
+    gap = (:permanent OR tasks.attempts + 1 >= s.attempts) AND s.gap,
+    refusals = CASE WHEN :permanent OR tasks.attempts + 1 >= s.attempts THEN 0 ELSE refusals END,
+    attempts = tasks.attempts + 1, ready_s = :ready_s, error = :error, code = :code,
+    message = :message, worker = NULL, lease_s = NULL, token = NULL, ended_ms = :now_ms,
+    updated_ms = :now_ms
+FROM steps AS s
+WHERE tasks.id = :task AND tasks.fence = :fence AND tasks.key = coalesce(:key, tasks.key)
+  AND s.job_id = tasks.job_id AND s.no = tasks.step
   AND (state = 'leased' OR state = 'running' OR state = 'abandoned')
 RETURNING job_id, step, idx, state;
 
 -- name: release
 UPDATE tasks
-SET state = 'abandoned', attempts = max(attempts - 1, 0), message = :reason, ready_s = 0,
+SET state = 'abandoned', code = :reason, message = coalesce(:message, :reason), ready_s = 0,
     worker = NULL, lease_s = NULL, token = NULL, updated_ms = :now_ms
 FROM jsonb_each(:leases) AS lease
 WHERE tasks.id = lease.value ->> 0 AND fence = lease.value ->> 1
   AND state IN ('leased', 'running')
 RETURNING tasks.id;
+
+-- name: refuse
+INSERT INTO refusals (task_id, host, until_s) SELECT value, :host, :until_s FROM json_each(:ids)
+WHERE true
+ON CONFLICT DO UPDATE SET until_s = excluded.until_s;
+
+-- name: count_refusals
+UPDATE tasks SET refusals = (SELECT count(*) FROM refusals AS r WHERE r.task_id = tasks.id)
+WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: defer
 UPDATE tasks
@@ -186,19 +205,34 @@ WHERE id = :task AND fence = :fence AND state IN ('leased', 'running')
 RETURNING id;
 
 -- name: rescue
+-- What a deferral costs, and a worker that vanished while it ran the task: see `fail`.
+WITH gone (id, gap, is_last, deferred, lost_on) AS MATERIALIZED (
+    SELECT t.id, s.gap,
+        CASE WHEN t.token IS NULL THEN t.lost + t.begun >= :lost_max
+        ELSE t.attempts + 1 >= s.attempts END,
+        t.token IS NOT NULL,
+        CASE WHEN t.token IS NULL AND t.begun THEN concat_ws(', ', t.lost_on, t.worker)
+        ELSE t.lost_on END
+    FROM tasks AS t JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
+    WHERE (t.state = 'leased' OR t.state = 'running')
+      AND (t.lease_s <= :now_s OR t.worker IN (SELECT value FROM json_each(:dead)))
+)
 UPDATE tasks
-SET state = CASE WHEN attempts >= (
-        SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
-    ) THEN 'failed' ELSE 'abandoned' END,
-    gap = attempts >= (
-        SELECT attempts FROM steps WHERE job_id = tasks.job_id AND no = tasks.step
-    ) AND (SELECT gap FROM steps WHERE job_id = tasks.job_id AND no = tasks.step),
-    error = 'SlotDied',
-    message = 'the worker ' || coalesce(worker, 'it was deferred to') || ' vanished',
+SET state = CASE WHEN gone.is_last THEN 'failed' ELSE 'abandoned' END,
+    gap = gone.is_last AND gone.gap,
+    refusals = CASE WHEN gone.is_last THEN 0 ELSE refusals END,
+    attempts = attempts + gone.deferred, lost = lost + (begun AND NOT gone.deferred),
+    lost_on = gone.lost_on,
+    error = CASE WHEN gone.deferred THEN 'DeferralTimedOut' ELSE 'WorkerLost' END,
+    code = CASE WHEN gone.deferred THEN 'deferral-timed-out' ELSE 'lost' END,
+    message = CASE
+        WHEN gone.deferred THEN 'it was deferred, and no result came in time'
+        WHEN gone.is_last THEN (lost + begun) || ' workers vanished while they ran it: '
+            || gone.lost_on
+        ELSE 'the worker ' || worker || ' vanished' END,
     worker = NULL, lease_s = NULL, token = NULL, ready_s = 0, ended_ms = :now_ms,
     updated_ms = :now_ms
-WHERE (state = 'leased' OR state = 'running')
-  AND (lease_s <= :now_s OR worker IN (SELECT value FROM json_each(:dead)))
+FROM gone WHERE tasks.id = gone.id
 RETURNING job_id, step, idx, state;
 
 -- name: unblock
@@ -261,8 +295,8 @@ SELECT EXISTS (
 -- name: cancel_hopeless
 -- A task whose input has stopped will never end well, whatever it does now. If the input is a gap,
 -- so is this; a gap that also lacks another input is one no longer.
-UPDATE tasks AS t SET state = 'cancelled', worker = NULL, lease_s = NULL, token = NULL,
-    updated_ms = :now_ms,
+UPDATE tasks AS t SET state = 'cancelled', code = 'input-stopped', refusals = 0, worker = NULL,
+    lease_s = NULL, token = NULL, updated_ms = :now_ms,
     gap = NOT EXISTS (
         SELECT 1 FROM stopped_inputs AS i
         WHERE i.job_id = :job AND i.step = :step AND NOT i.gap AND (i.at IS NULL OR i.at = t.idx)),
@@ -278,16 +312,17 @@ WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
 
 -- name: cancel_all
 UPDATE tasks
-SET state = 'cancelled', message = :message, worker = NULL, lease_s = NULL, token = NULL,
-    updated_ms = :now_ms
+SET state = 'cancelled', code = 'cancelled', message = :message, refusals = 0, worker = NULL,
+    lease_s = NULL, token = NULL, updated_ms = :now_ms
 WHERE job_id = :job AND state NOT IN ('done', 'failed', 'cancelled');
 
 -- name: put_back
 -- Tasks that must run again, or wait again: a fresh set of attempts, a new fence.
 UPDATE tasks
-SET state = :state, fence = fence + 1, attempts = 0, ready_s = 0, lease_s = NULL, worker = NULL,
-    token = NULL, progress = 0, adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL,
-    error = NULL, message = :message, started_ms = NULL, ended_ms = NULL, updated_ms = :now_ms
+SET state = :state, fence = fence + 1, attempts = 0, begun = 0, lost = 0, lost_on = NULL,
+    refusals = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
+    adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL, error = NULL, code = :code,
+    message = :message, started_ms = NULL, ended_ms = NULL, updated_ms = :now_ms
 WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last
   AND state IN (SELECT value FROM json_each(:states))
 RETURNING id;
@@ -311,7 +346,7 @@ WHERE job_id = ? AND step = ? ORDER BY idx;
 -- name: events
 SELECT e.seq - e.n + 1 + coalesce(i.key, 0), e.at_ms, coalesce(j.key, ''), i.value,
        s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
-       e.was, e.now, e.fence, e.worker, e.message, e.progress
+       e.was, e.now, e.fence, e.worker, e.message, e.progress, e.code
 FROM events AS e
 LEFT JOIN json_each(e.tasks) AS i
 LEFT JOIN jobs AS j ON j.id = e.job_id

@@ -11,6 +11,7 @@ from typing import Any
 from intermission.backends.ledger.sqlite.connection import connect, translated
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.model import (
+    LOST_MAX,
     EdgeKind,
     Event,
     FileRef,
@@ -26,7 +27,8 @@ from intermission.ports.clock import Clock, SystemClock
 
 _TASK = (
     "SELECT t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, "
-    "t.progress, t.error, t.message, t.adopted, t.started_ms, t.ended_ms, t.ready_s "
+    "t.progress, t.error, t.message, t.adopted, t.started_ms, t.ended_ms, t.ready_s, t.code, "
+    "t.lost, t.refusals "
     "FROM tasks AS t "
 )
 
@@ -40,8 +42,9 @@ Inputs = dict[str, Output | tuple[Output | None, ...] | None]
 class Reads:
     """Queries over one connection. Jobs never change once submitted, so they are kept."""
 
-    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, *, clock: Clock | None = None, lost_max: int = LOST_MAX) -> None:
         self.path = path
+        self._lost_max = lost_max
         self._clock: Clock = clock or SystemClock()
         # Typed loosely: the driver's stubs make every column a union of all SQL types.
         self._db: Any = connect(path)
@@ -124,7 +127,8 @@ class Reads:
 
     def _task_row(self, job_id: int, row: tuple[Any, ...]) -> TaskRow:
         id, step, index, key, chunk, state, attempts, fence, worker = row[:9]
-        progress, error, message, adopted, started_ms, ended_ms, ready_s = row[9:]
+        progress, error, message, adopted, started_ms, ended_ms, ready_s = row[9:16]
+        code, lost, refusals = row[16:]
         wait_ms = int((ready_s - self._clock.monotonic_s()) * 1000)
         waiting = state == TaskState.RETRYING and wait_ms > 0
         return TaskRow(
@@ -144,6 +148,9 @@ class Reads:
             started_ms=started_ms,
             ended_ms=ended_ms,
             ready_ms=self._clock.now_ms() + wait_ms if waiting else None,
+            code=code,
+            lost=lost,
+            refusals=refusals,
         )
 
     def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
@@ -157,7 +164,7 @@ class Reads:
                 "ORDER BY t.id",
                 (id,),
             ):
-                yield self._task_row(id, row[:16]), _output("done", *row[16:])  # type: ignore[misc]
+                yield self._task_row(id, row[:19]), _output("done", *row[19:])  # type: ignore[misc]
 
     def outputs(self, job_key: str, step: str) -> list[Output | None]:
         id = self._id(job_key)
@@ -169,7 +176,7 @@ class Reads:
     def deferred(self, token: str) -> Lease | None:
         with translated(self.path):
             row = self._db.execute(
-                "SELECT id, fence, attempts, job_id, step, idx, key, chunk FROM tasks "
+                "SELECT id, fence, attempts + 1, job_id, step, idx, key, chunk FROM tasks "
                 "WHERE token = ? AND state = 'running'",
                 (token,),
             ).fetchone()

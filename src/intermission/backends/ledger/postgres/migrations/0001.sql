@@ -5,6 +5,7 @@ CREATE TABLE intermission.jobs (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key        text COLLATE "C" NOT NULL UNIQUE CHECK (key <> ''),
     pipeline   text NOT NULL,
+    code       text NOT NULL, -- what a worker must have to run it: pipeline@graph
     source     text NOT NULL, -- its URI
     spec       text NOT NULL,
     revision   integer NOT NULL DEFAULT 0, -- of the spec: its limits may change
@@ -84,7 +85,10 @@ CREATE TABLE intermission.tasks (
     ended_ms   bigint,
     step       integer NOT NULL,
     idx        integer NOT NULL,
-    attempts   integer NOT NULL DEFAULT 0,
+    attempts   integer NOT NULL DEFAULT 0, -- ends that were the task's own
+    lost       integer NOT NULL DEFAULT 0, -- how many workers vanished while they ran it
+    refusals   integer NOT NULL DEFAULT 0, -- how many hosts said that they cannot run it
+    begun      boolean NOT NULL DEFAULT false, -- whether whoever claimed it has started it
     adopted    boolean NOT NULL DEFAULT false,
     gap        boolean NOT NULL DEFAULT false, -- stopped, and fan-ins go ahead without it
     state      text NOT NULL,
@@ -96,12 +100,14 @@ CREATE TABLE intermission.tasks (
     files      text, -- the artifacts of the receipt, as JSON
     result     text,
     error      text,
+    code       text, -- the reason of its last end
     message    text,
+    lost_on    text, -- the workers that vanished while they ran it
     told       integer, -- the progress that the last event told, in hundredths
     told_ms    bigint, -- both take no room in tasks that told none
     UNIQUE (job_id, step, idx)
 ) WITH (
-    fillfactor = 80,
+    fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.05
@@ -122,6 +128,14 @@ CREATE INDEX tasks_stopped ON intermission.tasks (job_id, step, (id + 0))
     WHERE state IN ('failed', 'cancelled');
 CREATE INDEX tasks_with_files ON intermission.tasks (job_id, id) WHERE files IS NOT NULL;
 CREATE INDEX tasks_deferred ON intermission.tasks (token) WHERE token IS NOT NULL;
+
+-- Hosts that gave a task back because they cannot run it, and until when they do not get it.
+CREATE TABLE intermission.refusals (
+    task_id bigint NOT NULL,
+    host    text NOT NULL,
+    until_s double precision NOT NULL,
+    PRIMARY KEY (task_id, host)
+);
 
 -- What a step waits for in vain: inputs that failed or were cancelled. `at` is the one chunk
 -- that is concerned, NULL for every task of the step. A fan-in goes ahead without its gaps.
@@ -164,6 +178,7 @@ CREATE TABLE intermission.events (
     was     text,
     now     text NOT NULL,
     worker  text,
+    code    text, -- the reason, where an attempt ended
     message text,
     progress double precision, -- where a task makes progress, and its state stays
     CONSTRAINT legal_task_transition CHECK (task_id IS NULL
@@ -229,9 +244,10 @@ BEGIN
     PERFORM intermission.announce_events();
     WITH moves AS (
         INSERT INTO intermission.events
-            (at_ms, job_id, task_id, step, was, now, fence, worker, message)
+            (at_ms, job_id, task_id, step, was, now, fence, worker, code, message)
         SELECT n.updated_ms, n.job_id, n.id, n.step, w.state, n.state, n.fence,
-               coalesce(n.worker, w.worker), n.message
+               coalesce(n.worker, w.worker),
+               CASE WHEN n.state NOT IN ('running', 'pending', 'leased') THEN n.code END, n.message
         FROM new_tasks AS n JOIN old_tasks AS w ON w.id = n.id WHERE w.state <> n.state
         ORDER BY n.id
         RETURNING job_id, step, was, now
@@ -246,6 +262,11 @@ BEGIN
     ) INTO claimable;
     IF claimable THEN
         PERFORM pg_notify('intermission', '');
+    END IF;
+    IF EXISTS (SELECT 1 FROM old_tasks WHERE refusals > 0) THEN
+        DELETE FROM intermission.refusals WHERE task_id IN (
+            SELECT n.id FROM new_tasks AS n JOIN old_tasks AS w ON w.id = n.id
+            WHERE w.refusals > 0 AND n.refusals = 0);
     END IF;
     RETURN NULL;
 END
@@ -266,6 +287,9 @@ CREATE FUNCTION intermission.tasks_removed() RETURNS trigger LANGUAGE plpgsql AS
 BEGIN
     INSERT INTO intermission.counts (job_id, step, state, n)
     SELECT job_id, step, state, -count(*) FROM old_tasks GROUP BY job_id, step, state;
+    IF EXISTS (SELECT 1 FROM old_tasks WHERE refusals > 0) THEN
+        DELETE FROM intermission.refusals WHERE task_id IN (SELECT id FROM old_tasks);
+    END IF;
     RETURN NULL;
 END
 $$;

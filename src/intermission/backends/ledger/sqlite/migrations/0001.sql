@@ -11,6 +11,7 @@ CREATE TABLE jobs (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     key        TEXT NOT NULL UNIQUE CHECK (key <> ''),
     pipeline   TEXT NOT NULL,
+    code       TEXT NOT NULL, -- what a worker must have to run it: pipeline@graph
     source     TEXT NOT NULL, -- its URI
     spec       TEXT NOT NULL,
     revision   INTEGER NOT NULL DEFAULT 0, -- of the spec: its limits may change
@@ -69,8 +70,12 @@ CREATE TABLE tasks (
     step       INTEGER NOT NULL,
     idx        INTEGER NOT NULL,
     state      TEXT NOT NULL,
-    attempts   INTEGER NOT NULL DEFAULT 0,
+    attempts   INTEGER NOT NULL DEFAULT 0, -- ends that were the task's own
     fence      INTEGER NOT NULL DEFAULT 0,
+    begun      INTEGER NOT NULL DEFAULT 0, -- whether whoever claimed it has started it
+    lost       INTEGER NOT NULL DEFAULT 0, -- how many workers vanished while they ran it
+    lost_on    TEXT,                       -- their names
+    refusals   INTEGER NOT NULL DEFAULT 0, -- how many hosts said that they cannot run it
     ready_s    REAL NOT NULL DEFAULT 0,
     lease_s    REAL,
     worker     TEXT,
@@ -87,6 +92,7 @@ CREATE TABLE tasks (
     files      TEXT, -- the artifacts of the receipt, as JSON
     result     TEXT,
     error      TEXT,
+    code       TEXT, -- the reason of its last end
     message    TEXT,
     told       INTEGER NOT NULL DEFAULT 0, -- the progress that the last event told, in hundredths
     told_ms    INTEGER NOT NULL DEFAULT 0,
@@ -105,6 +111,23 @@ CREATE INDEX tasks_stopped ON tasks (job_id, step)
     WHERE state = 'failed' OR state = 'cancelled';
 CREATE INDEX tasks_with_files ON tasks (job_id, id) WHERE files IS NOT NULL;
 CREATE INDEX tasks_deferred ON tasks (token) WHERE token IS NOT NULL;
+
+-- Hosts that gave a task back because they cannot run it, and until when they do not get it.
+CREATE TABLE refusals (
+    task_id INTEGER NOT NULL,
+    host    TEXT NOT NULL,
+    until_s REAL NOT NULL,
+    PRIMARY KEY (task_id, host)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER refusals_end AFTER UPDATE OF refusals ON tasks
+WHEN old.refusals > 0 AND new.refusals = 0 BEGIN
+    DELETE FROM refusals WHERE task_id = new.id;
+END;
+
+CREATE TRIGGER refusals_go AFTER DELETE ON tasks WHEN old.refusals > 0 BEGIN
+    DELETE FROM refusals WHERE task_id = old.id;
+END;
 
 CREATE VIEW unfinished (job_id, step) AS
 SELECT job_id, step FROM tasks WHERE state = 'blocked'
@@ -149,6 +172,7 @@ CREATE TABLE events (
     now     TEXT NOT NULL,
     fence   INTEGER,
     worker  TEXT,
+    code    TEXT,    -- the reason, where an attempt ended
     message TEXT,
     progress REAL    -- where a task makes progress, and its state stays
 ) STRICT;
