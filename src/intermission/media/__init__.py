@@ -1,4 +1,4 @@
-"""Media files, read by a process that can be killed and can touch nothing else.
+"""Reading and encoding media in a sandbox: a child process that can touch nothing else.
 
 `probe`, `extract_audio` and `frames` start one child each, hand it the open file
 and believe nothing it says without looking. This package knows nothing of jobs, and no libav

@@ -1,7 +1,7 @@
-"""One track of audio as AAC in segments. Runs in the child only.
+"""One audio track as AAC in segments. Runs in the child only.
 
 The encoder begins with a packet that holds nothing but its own start-up. It is left out, so that
-the first sample of the source is the first that is heard, and audio and frames stay together.
+the first sample of the source is the first that plays, and audio and video stay in sync.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SAMPLE_BYTES = 2
 
 
 class AudioSegmentWriter:
-    """Takes 16-bit samples, and hands out segments as they are complete."""
+    """Takes 16-bit samples, and emits segments as they are complete."""
 
     def __init__(self, wanted: AudioRequest, emit: Callable[[str, int, bytes], None]) -> None:
         self.samples = 0
         self._rate_hz = wanted.rate_hz
         self._layout = wanted.layout
-        self._hand = emit
+        self._emit = emit
         self._segment_samples = wanted.segment_s * wanted.rate_hz
         header = BytesIO()
         options = {"movflags": "empty_moov+default_base_moof", "use_editlist": "0"}
@@ -91,6 +91,6 @@ class AudioSegmentWriter:
 
     def _cut(self) -> None:
         end = self._packets[-1].pts + _FRAME
-        self._hand("segment", 0, segment(self._number, self._packets, end))
+        self._emit("segment", 0, segment(self._number, self._packets, end))
         self._packets = []
         self._number += 1

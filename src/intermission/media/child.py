@@ -1,4 +1,4 @@
-"""The process that reads a hostile file: `python -I -m intermission.media.child`.
+"""The process that reads untrusted media: `python -I -m intermission.media.child`.
 
 It reads its request from standard input, caps itself, imports libav, locks itself in, and only then
 looks at the file. It answers on standard output, one JSON object a line; a frame's bytes follow

@@ -1,7 +1,7 @@
-"""The caller's side of a child: starting it, listening to it, ending it.
+"""The caller's side of a child process: starting it, sending the request, reading its answers.
 
-Nothing the child says is trusted further than its form: it may have been taken over by the file
-it read. It is killed when it takes too long, and it is gone when the conversation is closed.
+The form of every answer is checked, and nothing else about it is trusted: the file may have taken
+over the child. It is killed when it takes too long, and is gone when the client is closed.
 """
 
 from __future__ import annotations
@@ -78,41 +78,42 @@ class ChildClient:
             pipe.write(request.to_json().encode())
 
     def listen(self, deadline: float) -> dict[str, Any]:
-        """The next thing the child says, by this moment of the monotonic clock."""
+        """The next message of the child, until this time of the monotonic clock."""
         while b"\n" not in self._unread:
             if len(self._unread) > _LINE_BYTES_MAX:
-                self._nonsense()
+                self._raise_invalid()
             self._read(deadline)
         line, _, rest = self._unread.partition(b"\n")
         self._unread = bytearray(rest)
         try:
             message = json.loads(line)
         except ValueError:
-            self._nonsense()
+            self._raise_invalid()
         if not isinstance(message, dict):
-            self._nonsense()
+            self._raise_invalid()
         try:
             self._raise_if_bad(message)
         except (KeyError, TypeError, ValueError):
-            self._nonsense()
+            self._raise_invalid()
         return message
 
     def take(self, count: int, deadline: float) -> bytes:
-        """The next bytes that are no message, such as a frame."""
+        """The next bytes that follow a message, such as a frame."""
         while len(self._unread) < count:
             self._read(deadline)
         data = bytes(self._unread[:count])
         del self._unread[:count]
         return data
 
-    def nonsense(self) -> MediaError:
-        """The error for an answer that no working child gives."""
+    def invalid_answer(self) -> MediaError:
+        """The error for an answer that no sound child gives."""
         return MediaError(
-            f"{self._name} made the decoder answer nonsense.", remedy=f"It is damaged. {AGAIN}"
+            f"the decoder gave an invalid answer for {self._name}.",
+            remedy=f"It is damaged. {AGAIN}",
         )
 
-    def _nonsense(self) -> NoReturn:
-        raise self.nonsense()
+    def _raise_invalid(self) -> NoReturn:
+        raise self.invalid_answer()
 
     def _read(self, deadline: float) -> None:
         pipes = [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
@@ -120,7 +121,7 @@ class ChildClient:
         if not ready:
             self._process.kill()
             raise MediaError(
-                f"{self._name} took longer to read than it may (the wall time limit).",
+                f"{self._name} took longer to read than the wall time limit allows.",
                 remedy=RAISE_LIMIT,
             )
         for pipe in ready:
@@ -157,7 +158,7 @@ class ChildClient:
             )
         if -status == signal.SIGXCPU:
             raise MediaError(
-                f"{self._name} took longer to read than it may (the CPU time limit).",
+                f"{self._name} took longer to read than the CPU time limit allows.",
                 remedy=RAISE_LIMIT,
             )
         if status < 0:

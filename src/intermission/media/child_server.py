@@ -1,4 +1,4 @@
-"""Does what an request asks, and says what came of it. Runs in the child only, locked in."""
+"""Answers a request. Runs in the child only, inside the sandbox."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Say(Protocol):
 
 
 def prepare(request: Request) -> list[RenditionEncoder]:
-    """What has to be done before the lock-in: a driver opens files of its own."""
+    """Open hardware encoders before the sandbox closes: their drivers open files."""
     wanted = request.encode
     if wanted is None or not wanted.settings.is_hardware:
         return []
@@ -37,7 +37,7 @@ def prepare(request: Request) -> list[RenditionEncoder]:
 def answer(
     request: Request, prepared: Sequence[RenditionEncoder], say: Say, send: Callable[[bytes], None]
 ) -> None:
-    """Say what the file is, then whatever else the request asks for."""
+    """Say what the file is, then answer the request."""
     fd = request.source_fd
     examined = examine(fd, request.kind, request.limits)
     say(info=asdict(examined.info))
@@ -72,10 +72,10 @@ def _produce(
     say: Say,
     send: Callable[[bytes], None],
 ) -> None:
-    """What a player is given: segments of frames or of audio."""
+    """Send encoded data: segments of video or audio, or thumbnails."""
 
     def emit(what: str, rendition: int, data: bytes) -> None:
-        say(piece={"what": what, "rendition": rendition, "bytes": len(data)})
+        say(data={"what": what, "rendition": rendition, "bytes": len(data)})
         send(data)
 
     fd = request.source_fd

@@ -29,7 +29,7 @@ _RIFF_UNKNOWN_BYTES = 0x7FFFF000
 """Programs that write to a pipe put about this, or more, where they do not know the size."""
 _RIFF_SLACK_BYTES = 4096
 _FIRST_PACKETS = 64
-"""How many packets to try for a first frame."""
+"""How many packets are tried until the first frame."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Examined:
 
 
 def examine(fd: int, kind: Kind, limits: Limits) -> Examined:
-    """Look at the file from all sides, and refuse what is broken or beyond the limits."""
+    """Check the file, and refuse what is broken or beyond the limits."""
     size = os.fstat(fd).st_size
     timing, is_cut = kind.timing, False
     if kind.demuxer == "mov":
@@ -130,7 +130,7 @@ def _refuse_boxes(boxes: isobmff.Structure) -> None:
 
 
 def _refuse_cut_riff(head: bytes, size: int) -> None:
-    """libav takes the end of a WAV file for the end of its audio; the header knows better."""
+    """libav takes the end of a WAV file for the end of its audio; the header says otherwise."""
     announced = int.from_bytes(head[4:8], "little") + 8
     missing = announced - size
     is_known = head[:4] == b"RIFF" and announced < _RIFF_UNKNOWN_BYTES
@@ -145,7 +145,7 @@ def _refuse_streams(container: InputContainer, limits: Limits) -> None:
             f"has {len(streams)} streams, more than the limit of {limits.streams}.", RAISE_LIMIT
         )
     if not streams.video and not streams.audio:
-        raise Refused("holds neither audio nor frames.", EXPORT)
+        raise Refused("holds neither audio nor video.", EXPORT)
     for stream in streams:
         if "enc_key_id" in stream.metadata:
             raise Refused("is encrypted (DRM).", "Use a copy without protection.")

@@ -1,7 +1,7 @@
-"""What a player is given, made by a child and checked here: segments of frames and of audio.
+"""Asking a child to encode video and audio, and checking the segments it returns.
 
-That the child came to its end proves nothing. Every segment is read back: it must begin where
-the one before it ended, with a key frame, and hold as many frames as the video has there.
+That the child ended well proves nothing. Every segment is read back: it must begin where the one
+before it ended, with a key frame, and hold as many frames as the video has there.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from intermission.media.child_client import ChildClient
 from intermission.media.fmp4 import NotASegment, Segment, read_segment
 from intermission.media.info import Limits, MediaInfo
 from intermission.media.reading import DEFAULT, Pathish, info_of, name_of, request_for
-from intermission.media.request import AudioRequest, Encode, ThumbnailRequest
+from intermission.media.request import AudioRequest, EncodeRequest, ThumbnailRequest
 from intermission.media.video_info import EncoderSettings, Section, VideoTrack
 
 SEGMENT_MAX_BYTES = 1 << 28
 _STAMP_BYTES = 8
 _SHARES = 6
-"""A section is no more than one of so many shares of what is left."""
+"""A section is at most this fraction of what is left."""
 _SHORT_S = 16
-"""But not shorter than that, if longer ones were asked for."""
+"""But at least this long, if longer ones were asked for."""
 _JPEG = b"\xff\xd8\xff"
 
 Keep = Callable[[int, bytes, Segment | None], object]
-"""Called with a rendition, bytes, and what they hold: None for what comes before the segments."""
+"""Called with the number of the rendition, bytes, and the segment they hold: None for the
+initialization segment."""
 OnProgress = Callable[[float], object]
 
 
@@ -45,7 +46,7 @@ class FrameIndex:
 
 
 def index_frames(path: Pathish, *, limits: Limits = DEFAULT) -> FrameIndex:
-    """When every frame of the video is shown, from its packets; nothing is decoded for it."""
+    """When every frame of the video is shown, from its packets; as a rule, nothing is decoded."""
     with (
         request_for("index_frames", path, limits) as request,
         ChildClient(request, name_of(path)) as child,
@@ -58,9 +59,9 @@ def index_frames(path: Pathish, *, limits: Limits = DEFAULT) -> FrameIndex:
         try:
             video, keys = VideoTrack.from_json(message["video"]), int(message["keys"])
         except (KeyError, TypeError, ValueError) as e:
-            raise child.nonsense() from e
+            raise child.invalid_answer() from e
         if not 0 < video.frames <= info.size_bytes or not 0 <= keys <= video.frames:
-            raise child.nonsense()
+            raise child.invalid_answer()
         stamps = array("q", child.take((video.frames + keys) * _STAMP_BYTES, deadline))
     return FrameIndex(info, video, stamps[: video.frames], stamps[video.frames :])
 
@@ -76,13 +77,13 @@ def encode_video(
     limits: Limits = DEFAULT,
     on_progress: OnProgress | None = None,
 ) -> None:
-    """Encode a section in every size; what is kept is what was asked for, or this raises."""
+    """EncodeRequest a section in every size. Raises unless the result is what was asked for."""
     with request_for("encode", path, limits) as request:
-        request = replace(request, encode=Encode(video, section, settings))
+        request = replace(request, encode=EncodeRequest(video, section, settings))
         with ChildClient(request, name_of(path)) as child:
             info_of(child, request)
             tracks = [Check(section) for _ in section.renditions]
-            _take_pieces(child, time.monotonic() + wall_s, tracks, keep, on_progress)
+            _receive(child, time.monotonic() + wall_s, tracks, keep, on_progress)
             for track in tracks:
                 track.finish(name_of(path))
 
@@ -95,53 +96,53 @@ def encode_audio(
     limits: Limits = DEFAULT,
     on_progress: OnProgress | None = None,
 ) -> int:
-    """Encode a track of audio from end to end; how many samples it has."""
+    """EncodeRequest an audio track from end to end; how many samples it has."""
     with request_for("audio", path, limits) as request:
         request = replace(request, audio=wanted)
         with ChildClient(request, name_of(path)) as child:
             info = info_of(child, request)
             wall_s = limits.whole_wall_s(info.duration_ms, info.size_bytes)
             check = _AudioCheck()
-            told = _take_pieces(child, time.monotonic() + wall_s, [check], keep, on_progress)
+            told = _receive(child, time.monotonic() + wall_s, [check], keep, on_progress)
             samples = int(told["extracted"]["samples"])
             if not check.end - 1024 < samples <= check.end:
-                raise child.nonsense()
+                raise child.invalid_answer()
             return samples
 
 
 def make_thumbnails(
     path: Pathish, wanted: ThumbnailRequest, *, limits: Limits = DEFAULT
 ) -> list[bytes]:
-    """Every frame of a video, as JPEG, so many on a sheet."""
+    """Every frame of a video as JPEG, several on a sheet."""
     made: list[bytes] = []
     with request_for("thumbnails", path, limits) as request:
         request = replace(request, thumbnails=wanted)
         with ChildClient(request, name_of(path)) as child:
             info = info_of(child, request)
             deadline = time.monotonic() + limits.whole_wall_s(info.duration_ms, info.size_bytes)
-            _take_pieces(child, deadline, [None], lambda _, data, __: made.append(data), None)
+            _receive(child, deadline, [None], lambda _, data, __: made.append(data), None)
     if not all(data.startswith(_JPEG) for data in made):
-        raise MediaError(f"{name_of(path)} came out as something else than frames.")
+        raise MediaError(f"the thumbnails of {name_of(path)} are not JPEG files.")
     return made
 
 
-def _take_pieces(
+def _receive(
     child: ChildClient,
     deadline: float,
     tracks: list[Any],
     keep: Keep,
     on_progress: OnProgress | None,
 ) -> dict[str, Any]:
-    """Keep every piece that stands its check; the last thing that was said besides."""
+    """Check and keep all data that the child sends; its last other message."""
     last: dict[str, Any] = {}
     while "end" not in (message := child.listen(deadline)):
-        if "piece" not in message:
+        if "data" not in message:
             last = message
             if on_progress is not None and "progress" in message:
                 on_progress(float(message["progress"]))
             continue
         try:
-            told = message["piece"]
+            told = message["data"]
             what, rendition, size_bytes = told["what"], int(told["rendition"]), int(told["bytes"])
             track = tracks[rendition]
             if not 0 < size_bytes <= SEGMENT_MAX_BYTES or rendition < 0:
@@ -149,13 +150,13 @@ def _take_pieces(
             data = child.take(size_bytes, deadline)
             found = track.take(read_segment(data)) if what == "segment" else None
         except (KeyError, TypeError, ValueError, IndexError) as e:
-            raise child.nonsense() from e
+            raise child.invalid_answer() from e
         keep(rendition, data, found)
     return last
 
 
 class Check:
-    """What one rendition of a section must come to."""
+    """Checks the segments of one rendition of a section."""
 
     def __init__(self, section: Section) -> None:
         self._section = section
@@ -170,7 +171,7 @@ class Check:
             or found.end != ends[self._next]
             or found.keys[:1] != (found.start,)
         ):
-            raise NotASegment("it is not the one that was asked for")
+            raise NotASegment("it is not the segment that was asked for")
         self._frames += len(found.shown)
         self._next += 1
         return found
@@ -179,13 +180,13 @@ class Check:
         expected = len(self._section.cuts), self._section.frames
         if (self._next, self._frames) != expected:
             raise MediaError(
-                f"{name} came out as {self._frames} frames in {self._next} segments, where "
-                f"{expected[1]} in {expected[0]} were asked for."
+                f"{name}: expected {expected[1]} frames in {expected[0]} segments, the encoder "
+                f"made {self._frames} in {self._next}."
             )
 
 
 class _AudioCheck:
-    """What a track of audio must come to: segments without a gap, from the first moment on."""
+    """Checks the segments of an audio track: no gap, from the first moment on."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -193,7 +194,7 @@ class _AudioCheck:
 
     def take(self, found: Segment) -> Segment:
         if (found.number, found.start) != (self._number, self.end):
-            raise NotASegment("it does not follow the one before")
+            raise NotASegment("it does not follow the segment before")
         self.end = found.end
         self._number += 1
         return found
@@ -204,8 +205,8 @@ def split(
 ) -> list[Section]:
     """A video in sections of at most this length, whole numbers of segments, without sizes yet.
 
-    Towards the end they become shorter, so that nobody waits for a long one that was begun last.
-    One may be a third shorter, to end near a key frame: the next is decoded from there on.
+    Towards the end they become shorter, so that nothing waits for a long one that started last.
+    One may be up to a third shorter, to end near a key frame, from which the next is decoded.
     """
     cuts, made, first = _cuts(video, shown, segment_s), [], 0
     most, least = max(1, section_s // segment_s), -(-_SHORT_S // segment_s)

@@ -82,7 +82,7 @@ class Extraction:
         self._reach = self._audio_reach = 0
 
     def run(self, fd: int, report: Progress) -> dict[str, Any]:
-        """Write all of it; what there is to say about it."""
+        """Write all of it; the result."""
         stream = self._choose()
         if stream is not None:
             self._read(stream, fd, report)
@@ -212,7 +212,7 @@ class Extraction:
     def _judge(self) -> None:
         if self._skipped * 2 > self._packets:
             raise Refused(
-                f"is too damaged: {self._skipped} of {self._packets} packets of audio "
+                f"is too damaged: {self._skipped} of {self._packets} audio packets "
                 "cannot be decoded.",
                 AGAIN,
             )

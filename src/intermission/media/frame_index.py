@@ -1,8 +1,8 @@
 """When every frame of a video is shown. Runs in the child only.
 
-The packets say it, as a rule, and nothing is decoded. Some files store a frame in two packets,
-two in one, or give their packets times that cannot be: the beginning of every video is decoded and
-compared, and where it disagrees the whole video is decoded once, here, to know its frames.
+As a rule the packets tell, and nothing is decoded. Some files store a frame in two packets, two
+frames in one, or impossible times: so the beginning of every video is decoded and compared, and
+where it disagrees, the whole video is decoded once to know its frames.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Listed:
             if packet.stream_index == stream.index and packet.size and not packet.is_discard:
                 self._take(packet)
         if not self.count:
-            raise Refused("has no frames.", AGAIN)
+            raise Refused("has no video.", AGAIN)
         self.counts_decoding = examined.info.container == "avi"
         if examined.timing == "claimed":
             # Some writers count the duration from zero, whatever the first stamp is.
@@ -133,7 +133,7 @@ class _Beginning:
             if len(self.stamps) >= _FIRST_FRAMES or (n >= _FIRST_PACKETS and self.stamps):
                 break
         if not self.stamps:
-            raise Refused("has no frame that can be decoded.", AGAIN)
+            raise Refused("has no video frame that can be decoded.", AGAIN)
         self.base = stream.time_base or Fraction(1, 90_000)
         self.aspect = stream.sample_aspect_ratio or Fraction(1)
         self.codec = stream.codec_context.codec.canonical_name

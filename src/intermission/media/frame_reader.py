@@ -42,10 +42,10 @@ def playable(container: InputContainer) -> VideoStream:
     """The video, ready to be decoded."""
     stream = video_stream_of(container)
     if stream is None:
-        raise Refused("has no frames.", EXPORT)
+        raise Refused("has no video.", EXPORT)
     if not decoders.is_allowed(stream):
         name = decoders.name_of(stream)
-        raise Refused(f"has frames in a format that is not supported ({name}).", EXPORT)
+        raise Refused(f"has video in a format that is not supported ({name}).", EXPORT)
     stream.codec_context.thread_count = 1
     return stream
 

@@ -1,4 +1,4 @@
-"""What is known of a media file, and how much of it we are ready to take: values only."""
+"""What is known about a media file, and its limits: values only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LANGUAGE_TAG = re.compile(r"[A-Za-z0-9]{2,8}(-[A-Za-z0-9]{1,8}){0,3}")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a file may cost. A file that asks for more is refused with the limit's name."""
+    """What reading a file may cost. A file that needs more is refused with the limit's name."""
 
     duration_s: int = 24 * 3600
     streams: int = 64
@@ -35,7 +35,7 @@ class Limits:
     slowest_disk_bytes_per_s: int = 5_000_000
     """What reading its bytes may take beyond that."""
     niceness: int = 0
-    """How far everything that is done with it steps back for others."""
+    """The nice value of the child."""
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:

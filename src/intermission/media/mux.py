@@ -1,4 +1,4 @@
-"""Tracks of a video joined into one file: bytes only, no libav, and nothing is encoded again.
+"""Video and audio segments muxed into one file: bytes only, no libav, nothing is encoded again.
 
 What comes out is fragmented MP4: one beginning for both tracks, then their segments by time.
 """
@@ -14,7 +14,7 @@ _SECOND = 2
 
 
 def beginning(frames: bytes, audio: bytes | None) -> bytes:
-    """What comes before the segments: of the first track, with the second one's in it."""
+    """The initialization segment of both tracks together."""
     try:
         top = _contents(frames)
         parts = _contents(top[b"moov"])

@@ -1,4 +1,4 @@
-"""The three things anyone may ask of a media file: what it is, its audio, its frames.
+"""Reading a media file: what it is, its audio, its frames.
 
 Each opens the file here, looks at its first bytes, and leaves the rest to a child. No libav
 code runs on this side, and what the child wrote is checked before it is believed.
@@ -30,7 +30,7 @@ DEFAULT = Limits()
 
 
 def probe(path: Pathish, *, limits: Limits = DEFAULT) -> MediaInfo:
-    """What the file holds. Raises MediaError, naming what was found, if it is no usable media."""
+    """What the file holds. Raises MediaError, naming what was found, if it isn't usable media."""
     with (
         request_for("probe", path, limits) as request,
         ChildClient(request, name_of(path)) as child,
@@ -83,7 +83,7 @@ def name_of(path: Pathish) -> str:
 
 @contextmanager
 def request_for(task: Any, path: Pathish, limits: Limits) -> Iterator[Request]:
-    """The file, open and known for what it is, as an request for a child."""
+    """The file, open and known for what it is, as a request for a child."""
     fd = _open(path)
     try:
         kind = sniff(lambda offset, length: os.pread(fd, length, offset))
@@ -119,7 +119,7 @@ def _open(path: Pathish) -> int:
 
 @contextmanager
 def _output(to: Pathish) -> Iterator[int]:
-    """A new file to write; gone again unless everything went well."""
+    """A new file to write; deleted again unless everything went well."""
     try:
         fd = os.open(to, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     except OSError as e:
@@ -142,22 +142,22 @@ def info_of(child: ChildClient, request: Request) -> MediaInfo:
     try:
         return MediaInfo.from_json(message["info"])
     except (KeyError, TypeError, ValueError) as e:
-        raise child.nonsense() from e
+        raise child.invalid_answer() from e
 
 
 def _checked(
     child: ChildClient, told: dict[str, Any], output_fd: int, rate_hz: int
 ) -> ExtractedAudio:
-    """The child may say what it likes; the file it wrote has the last word."""
+    """The result, checked against the file that the child wrote."""
     try:
         samples, skipped = int(told["samples"]), int(told["skipped_packets"])
         has_audio = bool(told["has_audio"])
         expected = wav.header(samples, rate_hz)
     except (KeyError, TypeError, ValueError, ArithmeticError) as e:
-        raise child.nonsense() from e
+        raise child.invalid_answer() from e
     size = os.fstat(output_fd).st_size
     if os.pread(output_fd, wav.HEADER_BYTES, 0) != expected or size != wav.file_bytes(samples):
-        raise child.nonsense()
+        raise child.invalid_answer()
     return ExtractedAudio(samples, samples * 1000 // rate_hz, skipped, has_audio)
 
 
@@ -166,8 +166,8 @@ def _frame(child: ChildClient, message: dict[str, Any], limits: Limits) -> Frame
         told = message["frame"]
         ms, width, height = int(told["ms"]), int(told["width"]), int(told["height"])
     except (KeyError, TypeError, ValueError) as e:
-        raise child.nonsense() from e
+        raise child.invalid_answer() from e
     if not 0 < width * height <= limits.pixels:
-        raise child.nonsense()
+        raise child.invalid_answer()
     rgb = child.take(width * height * 3, time.monotonic() + limits.wall_s)
     return Frame(ms, width, height, rgb)

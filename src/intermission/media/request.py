@@ -17,22 +17,22 @@ Task = Literal["probe", "extract_audio", "frames", "index_frames", "encode", "au
 
 
 @dataclass(frozen=True)
-class Encode:
-    """Which frames are wanted, and how."""
+class EncodeRequest:
+    """Which section of the video to encode, and how."""
 
     video: VideoTrack
     section: Section
     settings: EncoderSettings
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Encode:
+    def from_json(cls, told: dict[str, Any]) -> EncodeRequest:
         section = Section.from_json(told["section"])
         return cls(VideoTrack(**told["video"]), section, EncoderSettings(**told["settings"]))
 
 
 @dataclass(frozen=True)
 class AudioRequest:
-    """Which audio is wanted, and how."""
+    """Which audio track to encode, and how."""
 
     stream: int
     rate_hz: int
@@ -43,7 +43,7 @@ class AudioRequest:
 
 @dataclass(frozen=True)
 class ThumbnailRequest:
-    """How large frames are wanted, and how many on a sheet."""
+    """The size of thumbnails, and how many to put on a sheet."""
 
     width: int
     height: int
@@ -61,7 +61,7 @@ class Request:
     output_fd: int = -1
     rate_hz: int = 0
     at_ms: tuple[int, ...] = ()
-    encode: Encode | None = None
+    encode: EncodeRequest | None = None
     audio: AudioRequest | None = None
     thumbnails: ThumbnailRequest | None = None
 
@@ -75,7 +75,7 @@ class Request:
         fields["limits"] = Limits(**fields["limits"])
         fields["at_ms"] = tuple(fields["at_ms"])
         if fields["encode"] is not None:
-            fields["encode"] = Encode.from_json(fields["encode"])
+            fields["encode"] = EncodeRequest.from_json(fields["encode"])
         if fields["audio"] is not None:
             fields["audio"] = AudioRequest(**fields["audio"])
         if fields["thumbnails"] is not None:

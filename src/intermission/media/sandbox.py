@@ -1,4 +1,4 @@
-"""What a child takes away from itself before it looks at a hostile file.
+"""The rights that a child gives up before it reads untrusted media.
 
 Linux only, by system call numbers, without privileges: resource limits, death with the parent,
 Landlock (no file can be opened, no TCP port reached) and a seccomp filter (no socket, no new

@@ -1,8 +1,7 @@
-"""Frames made upright, whole and as small as wanted, by libavfilter. Runs in the child only.
+"""Rotating, deinterlacing and scaling frames with libavfilter. Runs in the child only.
 
-Colours stay as they are stored, and so do their tags, but for three kinds of video: RGB becomes
-what screens of old take (BT.709), the full range of numbers becomes the usual one, and HDR is
-mapped to BT.709 if that is asked for.
+Colours and their tags stay as they are stored, with three exceptions: RGB becomes BT.709, full
+range becomes limited range, and HDR is mapped to BT.709 if that is asked for.
 """
 
 from __future__ import annotations
@@ -119,8 +118,8 @@ def scaling_path(video: VideoTrack, rendition: RenditionSize) -> list[Size]:
     """The sizes a frame goes through on its way to a rendition, the last one its own.
 
     They depend on the video and the rendition alone, never on what else is encoded: the same task
-    gives the same bytes in any company. The sizes between are those that a usual ladder needs
-    anyhow, so that its renditions share them.
+    gives the same bytes whatever it is encoded with. The sizes in between are those that a usual
+    ladder has anyway, so that its renditions share them.
     """
     lines, source_lines = min(rendition.width, rendition.height), min(video.width, video.height)
     path = [video.size_at(LARGE_LINES) if lines <= LARGE_LINES < source_lines else AS_DECODED]
@@ -151,14 +150,14 @@ def _source(graph: av.filter.Graph, frame: VideoFrame) -> FilterContext:
 
 
 def _preparing(video: VideoTrack) -> Iterator[tuple[str, str]]:
-    """What every frame goes through before it is scaled."""
+    """The filters that every frame goes through before it is scaled."""
     if video.is_interlaced:  # each frame says whether it is, and which field comes first
         yield "bwdif", "mode=send_frame:parity=auto:deint=interlaced"
     yield from _UPRIGHT.get(video.rotation_deg, ())
 
 
 def _mapping(video: VideoTrack, settings: EncoderSettings) -> Iterator[str]:
-    """What becomes of colours, as options of a scaler."""
+    """Tone mapping, as options of a scaler."""
     if settings.tone_map:
         transfer = "arib-std-b67" if video.transfer == HLG else "smpte2084"
         yield (

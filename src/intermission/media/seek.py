@@ -1,8 +1,8 @@
 """The frames of a section, decoded from a key frame at or before it. Runs in the child only.
 
-A search by time ends where the container's index leads it, which may be anywhere near. So packets
-are left out until the key frame itself comes, and what is decoded from it counts only if the first
-frame of the section is among it; else an earlier key frame is tried, and at last the beginning.
+A seek by time ends where the container's index leads it, which may be anywhere near. So packets are
+skipped until the key frame itself comes, and its frames count only if the first frame of the
+section is among them; otherwise an earlier key frame is tried, and at last the start of the video.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from intermission.media.refusal import AGAIN, Refused
 from intermission.media.video_info import Section, VideoTrack
 
 _EARLIER_S = (0, 1, 4, 16)
-"""How far before a key frame to search, in turn: some containers know their places roughly."""
+"""How far before a key frame to seek, in turn: the index of some containers is rough."""
 _NEIGHBOURS = 3
-"""How many frames before the first are wanted by a filter that looks at neighbours."""
+"""How many frames before the first a filter needs that looks at neighbours."""
 
 Timed = tuple[int, VideoFrame]
 """A frame and when it is shown."""
@@ -39,8 +39,7 @@ def frames_of(
 ) -> Iterator[Iterator[Timed]]:
     """The frames of a section in order, a few before it, and all that come after.
 
-    `counted` is when each frame is shown, for a video whose frames cannot be told by their
-    times.
+    `counted` is when each frame is shown, for a video whose times don't identify frames.
     """
     for key in (*section.keys, None):
         with reopen() as container:

@@ -1,4 +1,4 @@
-"""Frames of a video as JPEG, small ones side by side on sheets. Runs in the child only."""
+"""Frames of a video as JPEG, side by side on sheets. Runs in the child only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A section of a video, encoded in several sizes at once. Runs in the child only.
 
-One decoder feeds the scalers, and they feed an encoder for each size. Which frames belong to the
-section is decided by their times alone, so that two sections that touch share none and lose none,
-wherever the source has its key frames. Every segment begins with a key frame.
+One decoder feeds the scalers, and they feed an encoder for each size. The times of frames
+alone decide which belong to the section, so that two neighbouring sections share no frame and lose
+none, wherever the source has its key frames. Every segment begins with a key frame.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from intermission.media.video_info import EncoderSettings, RenditionSize, Sectio
 
 _START_CODE = re.compile(b"\\x00\\x00\\x00?\\x01")
 _LONG = 1 << 20
-"""No key frame comes by itself: those that are wanted are asked for."""
+"""The encoder makes no key frame by itself: each one is requested."""
 _TAGS = {"hevc": "hvc1"}
 _USUAL_RANGE = 1
 _DELIMITER = b"\x12\x00"
-"""Begins every frame of AV1 in a stream; in MP4 it is left out."""
-_NO_DEVICE = "Leave out --hardware, or run it where there is such a device with its driver."
+"""Precedes every frame of AV1 in a stream; MP4 leaves it out."""
+_NO_DEVICE = "Leave out --hardware, or use a machine that has the device and its driver."
 _OTHER_SETTINGS = "Check --preset, --codec and --ladder."
 
 
 class Emit(Protocol):
-    """Hands a rendition's beginning, or its next segment, to whoever asked for it."""
+    """Sends the initialization segment of a rendition, or its next segment, to the caller."""
 
     def __call__(self, what: str, rendition: int, data: bytes) -> None: ...
 
@@ -51,10 +51,10 @@ def encode(
     progress: Callable[[float], None],
     known: Callable[[], Sequence[int]],
 ) -> None:
-    """Encode the frames of a section, a track for each of its renditions.
+    """Encode the frames of a section, with an encoder for each of its renditions.
 
-    Raises `Refused` if they are not those it has. `known` is asked only then: it tells when every
-    frame of the video is shown.
+    Raises `Refused` if frames are missing. Only then `known` is called: it tells when every frame
+    of the video is shown.
     """
     for n, track in enumerate(tracks):
         emit("init", n, track.init)
@@ -80,7 +80,7 @@ def encode(
 
 
 def _stamped(coming: Iterator[tuple[int, VideoFrame]], video: VideoTrack) -> Iterator[VideoFrame]:
-    """Frames that carry their times through all filters."""
+    """The frames with their times, which all filters pass on."""
     tick = Fraction(1, video.scale)
     for at, frame in coming:
         frame.pts, frame.time_base = at, tick

@@ -1,4 +1,4 @@
-"""What is known of a video's frames, and which of them are to be encoded how: values only."""
+"""A video, a section of it, and how to encode that section: values only."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 PQ, HLG = 16, 18
 HDR_TRANSFERS = (PQ, HLG)
-"""How these call themselves in a stream (ITU-T H.273)."""
+"""Transfer characteristics, as ITU-T H.273 numbers them."""
 RGB, BT709 = 0, 1
 
 
 @dataclass(frozen=True)
 class VideoTrack:
-    """The frames of a source, as they are to be shown.
+    """The video of a source, as it is shown.
 
     Times are whole ticks, `scale` of them a second, since the source's first moment.
     """
@@ -25,14 +25,14 @@ class VideoTrack:
     """Upright and with square pixels."""
     scale: int
     origin: int
-    """The stamp of the first moment."""
+    """The timestamp of the first moment."""
     frames: int
     end: int
     """When the last frame ends."""
     late: int
-    """When the first frame would be shown. It is shown from the first moment on."""
+    """When the source shows its first frame. We show it from the first moment on."""
     has_stamps: bool
-    """Whether frames can be told by their times. Those that cannot are counted."""
+    """Whether times identify frames. Without them, frames are counted."""
     rotation_deg: int
     """How far to turn the frames counter-clockwise."""
     is_interlaced: bool
@@ -44,7 +44,7 @@ class VideoTrack:
 
     @property
     def is_hdr(self) -> bool:
-        """Brighter than a screen of old can show: PQ or HLG."""
+        """High dynamic range: PQ or HLG."""
         return self.transfer in HDR_TRANSFERS
 
     def tags(self, *, tone_map: bool) -> tuple[int, int, int]:
@@ -54,7 +54,7 @@ class VideoTrack:
         return self.primaries, self.transfer, BT709 if self.matrix == RGB else self.matrix
 
     def size_at(self, lines: int) -> tuple[int, int]:
-        """Width and height with so many lines along the shorter side; never larger than it is.
+        """Width and height with this many lines on the shorter side; never larger than the video.
 
         Both are even, because colour is stored for two lines at a time.
         """
@@ -77,7 +77,7 @@ def _even(length: Fraction) -> int:
 
 @dataclass(frozen=True)
 class RenditionSize:
-    """One rendition: the size of its frames, and the most it may take."""
+    """One rendition: the size of its frames, and its highest bit rate."""
 
     width: int
     height: int
@@ -86,7 +86,7 @@ class RenditionSize:
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """How frames are encoded, whatever their size. All of it decides about the bytes."""
+    """How frames are encoded, whatever their size. Every field changes the bytes."""
 
     codec: str = "h264"
     encoder: str = "libx264"
@@ -95,7 +95,7 @@ class EncoderSettings:
     threads: int = 1
     bits: int = 8
     tone_map: bool = False
-    """Bring a video in HDR into the range of every screen."""
+    """Map HDR to the range that every screen shows."""
 
     @property
     def is_hardware(self) -> bool:
@@ -110,7 +110,7 @@ class EncoderSettings:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a video, in segments, to be encoded in several sizes at once."""
+    """Consecutive segments of a video, to be encoded in several sizes at once."""
 
     cuts: tuple[int, ...]
     """When each segment begins: the time of a frame."""
@@ -118,8 +118,8 @@ class Section:
     frames: int
     first_segment: int
     keys: tuple[int, ...]
-    """Stamps of key frames at or before the beginning, to be tried in this order; none of them
-    where it is read from the start."""
+    """Timestamps of key frames at or before the beginning, to try in this order; empty where the
+    video is read from its start."""
     renditions: tuple[RenditionSize, ...] = ()
 
     @classmethod

@@ -19,7 +19,7 @@ def number_of(frame: Frame) -> float:
 
 def test_a_file_without_frames_is_refused(tmp_path: Path) -> None:
     path = make(tmp_path / "a.wav", video=None, audio="pcm_s16le", seconds=1)
-    with pytest.raises(MediaError, match="has no frames"):
+    with pytest.raises(MediaError, match="has no video"):
         next(frames(path, [0]))
 
 
