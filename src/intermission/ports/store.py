@@ -52,6 +52,14 @@ class Store(Protocol):
         """The whole object. Raises `NotFound`."""
         ...
 
+    def read_range(self, key: str, offset: int, size_bytes: int) -> bytes:
+        """These bytes of an object, which has them all; no more than these are moved.
+
+        Raises `NotFound`, and `StoreError` when the object is shorter. Bytes of a part can't be
+        verified: whoever needs proof takes `fetch`.
+        """
+        ...
+
     def fetch(self, key: str, to: Path, *, size_bytes: int, sha256: str) -> Path:
         """A local file with exactly these bytes: `to`, or the store's own file where it has one.
 

@@ -59,6 +59,17 @@ class StoreContract:
         assert store.read("receipts/one.json") == b"{}"
         assert store.stat("receipts/one.json") == made
 
+    def test_a_range_is_read_alone(self, store: Store) -> None:
+        store.create("artifacts/one", bytes(range(200)))
+        assert store.read_range("artifacts/one", 0, 1) == b"\x00"
+        assert store.read_range("artifacts/one", 10, 5) == bytes(range(10, 15))
+        assert store.read_range("artifacts/one", 0, 200) == bytes(range(200))
+        assert store.read_range("artifacts/one", 199, 1) == bytes([199])
+        with pytest.raises(StoreError):
+            store.read_range("artifacts/one", 190, 20)
+        with pytest.raises(NotFound):
+            store.read_range("artifacts/none", 0, 1)
+
     def test_an_object_may_be_empty(self, store: Store, tmp_path: Path) -> None:
         assert store.create("empty", b"").size_bytes == 0
         assert store.read("empty") == b""

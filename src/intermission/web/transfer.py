@@ -122,7 +122,7 @@ def sent(request: Request, path: Path, headers: Mapping[str, str]) -> Response:
         raise fault_from_os(e, "reading a file", EnvironmentFault, where=path) from e
     try:
         size_bytes = os.fstat(file.fileno()).st_size
-        wanted = _range(request, size_bytes, headers.get("ETag", ""))
+        wanted = wanted_range(request, size_bytes, headers.get("ETag", ""))
         first, last = wanted or (0, size_bytes - 1)
         own = {"Accept-Ranges": "bytes", "Content-Length": str(last + 1 - first)}
         if wanted is not None:
@@ -140,7 +140,7 @@ def sent(request: Request, path: Path, headers: Mapping[str, str]) -> Response:
     return StreamingResponse(blocks, status, headers, media_type="application/octet-stream")
 
 
-def _range(request: Request, size_bytes: int, etag: str) -> tuple[int, int] | None:
+def wanted_range(request: Request, size_bytes: int, etag: str) -> tuple[int, int] | None:
     """The first and the last byte that are wanted; None for the whole file."""
     asked = request.headers.get("range")
     if asked is None or request.headers.get("if-range", etag) != etag:

@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 from web_jobs import Connect, finished, job_over
 
+from intermission.backends.store.local import LocalStore
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import location_of
 from intermission.composition.uploads import Uploads, checked_name
@@ -165,6 +166,35 @@ def test_ranges(client: TestClient, done: Job) -> None:
     assert part("bytes=0-1", **{"If-Range": '"other"'}).content == DATA
     known = client.get(path, headers={"If-None-Match": f'"{SHA256}"'})
     assert (known.status_code, known.content) == (304, b"")
+
+
+def test_an_output_in_a_bucket_is_passed_on_and_not_kept(
+    client: TestClient, done: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def read_range(store: LocalStore, key: str, offset: int, size_bytes: int) -> bytes:
+        read.append(size_bytes)
+        return store.read(key)[offset : offset + size_bytes]
+
+    def refuse(*_: object, **__: object) -> Path:
+        raise AssertionError("nobody downloads all of it")
+
+    monkeypatch.setattr(LocalStore, "local_path", lambda *_: None)
+    monkeypatch.setattr(LocalStore, "fetch", refuse)
+    monkeypatch.setattr(LocalStore, "read_range", read_range, raising=False)
+    path = f"/api/v1/jobs/{done.key}/outputs/talk.txt"
+    one = client.get(path, headers={"Range": "bytes=7-7"})
+    assert (one.status_code, one.content, read) == (206, b"7", [1])
+    assert one.headers["content-range"] == "bytes 7-7/100"
+    assert "attachment" in one.headers["content-disposition"]
+    assert client.get(path, headers={"Range": "bytes=200-300"}).status_code == 416
+    head = client.head(path)
+    assert (head.status_code, head.headers["content-length"]) == (200, "100")
+    assert client.get(path).content == DATA
+    read.clear()
+    assert client.get(path, headers={"If-None-Match": f'"{SHA256}"'}).status_code == 304
+    assert read == []
 
 
 def test_nothing_else_can_be_downloaded(client: TestClient, done: Job) -> None:

@@ -20,7 +20,7 @@ from intermission.backends.http.client import PATIENCE_S, STORE, Server, Taken, 
 from intermission.backends.store.key_encoding import name_of
 from intermission.backends.store.keys import checked_key, split_prefix
 from intermission.backends.store.self_test import prove_create_only
-from intermission.backends.store.store_errors import missing, verify
+from intermission.backends.store.store_errors import missing, verify, whole_range
 from intermission.errors import CorruptArtifact, NotFound, StoreError, UsageError, fault_from_os
 from intermission.ports.store import Stat
 
@@ -66,6 +66,17 @@ class HttpStore:
 
     def read(self, key: str) -> bytes:
         return self._get(f"reading {key}", key, lambda response: response.read())
+
+    def read_range(self, key: str, offset: int, size_bytes: int) -> bytes:
+        doing = f"reading {key}"
+        headers = {"Range": f"bytes={offset}-{offset + size_bytes - 1}"}
+        try:
+            found = self._call(
+                doing, "GET", self._url(key), lambda answer: answer.read(), headers=headers
+            )
+        except NotFound:
+            raise missing(key, self.uri) from None
+        return whole_range(key, self.uri, found, offset, size_bytes)
 
     def fetch(self, key: str, to: Path, *, size_bytes: int, sha256: str) -> Path:
         """`to`, downloaded and verified; one that is there with these bytes is taken as it is."""

@@ -65,6 +65,15 @@ class Bucket:
 
         return self._service.call(f"reading {name}", read)
 
+    def read_range(self, name: str, offset: int, size_bytes: int) -> bytes:
+        """A part of the object; less of it where the object ends sooner. Raises `NoObject`."""
+        import obstore
+
+        def read(client: Client) -> bytes:
+            return bytes(obstore.get_range(client, name, start=offset, length=size_bytes))
+
+        return self._service.call(f"reading {name}", read)
+
     def stream(self, name: str, *, if_version: str | None = None) -> Iterator[bytes]:
         """The object's bytes, resumed where a connection broke; all of them of one version.
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from intermission.backends.store.fsync import Folders, discard, fill, open_new, sync_file
 from intermission.backends.store.keys import TEMP_FOLDER, checked_key, is_key, split_prefix
 from intermission.backends.store.self_test import prove_create_only
-from intermission.backends.store.store_errors import changed, missing, taken, verify
+from intermission.backends.store.store_errors import changed, missing, taken, verify, whole_range
 from intermission.errors import IntermissionError, StoreError, fault_from_os
 from intermission.ports.store import Stat
 
@@ -98,6 +98,15 @@ class LocalStore:
             if self._find(path) is not None:
                 with suppress(FileNotFoundError):
                     return Path(path).read_bytes()
+        raise missing(key, self._root)
+
+    def read_range(self, key: str, offset: int, size_bytes: int) -> bytes:
+        path = self._path(key)
+        with self._faults(f"reading {key}"):
+            if self._find(path) is not None:
+                with suppress(FileNotFoundError), Path(path).open("rb") as file:
+                    file.seek(offset)
+                    return whole_range(key, self._root, file.read(size_bytes), offset, size_bytes)
         raise missing(key, self._root)
 
     def fetch(self, key: str, to: Path, *, size_bytes: int, sha256: str) -> Path:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from intermission.backends.store.keys import checked_key, split_prefix
 from intermission.backends.store.self_test import prove_create_only
-from intermission.backends.store.store_errors import changed, missing, taken, verify
+from intermission.backends.store.store_errors import changed, missing, taken, verify, whole_range
 from intermission.errors import StoreError, fault_from_os
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.store import Stat
@@ -63,6 +63,10 @@ class MemoryStore:
         if found is None:
             raise missing(key, self.uri)
         return found.data
+
+    def read_range(self, key: str, offset: int, size_bytes: int) -> bytes:
+        found = self.read(key)[offset : offset + size_bytes]
+        return whole_range(key, self.uri, found, offset, size_bytes)
 
     def fetch(self, key: str, to: Path, *, size_bytes: int, sha256: str) -> Path:
         found = self._objects.get(checked_key(key))

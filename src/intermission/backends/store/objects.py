@@ -30,7 +30,7 @@ from intermission.backends.store.key_encoding import key_of, name_of
 from intermission.backends.store.keys import TEMP_FOLDER, checked_key, is_key, split_prefix
 from intermission.backends.store.retrying_client import SCHEMES, ConditionFailed, NoObject, Service
 from intermission.backends.store.self_test import prove_create_only, prove_if_version
-from intermission.backends.store.store_errors import changed, missing, taken, verify
+from intermission.backends.store.store_errors import changed, missing, taken, verify, whole_range
 from intermission.errors import (
     CorruptArtifact,
     SourceChanged,
@@ -130,6 +130,13 @@ class ObjectStore:
             return self._bucket.read(self._name(key))
         except NoObject:
             raise missing(key, self._uri) from None
+
+    def read_range(self, key: str, offset: int, size_bytes: int) -> bytes:
+        try:
+            found = self._bucket.read_range(self._name(key), offset, size_bytes)
+        except NoObject:
+            raise missing(key, self._uri) from None
+        return whole_range(key, self._uri, found, offset, size_bytes)
 
     def fetch(self, key: str, to: Path, *, size_bytes: int, sha256: str) -> Path:
         """`to`, downloaded and verified.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from intermission.errors import AlreadyExists, CorruptArtifact, NotFound
+from intermission.errors import AlreadyExists, CorruptArtifact, NotFound, StoreError
 
 
 def taken(key: str, where: str) -> AlreadyExists:
@@ -23,6 +23,17 @@ def changed(key: str, where: str, *, is_there: bool) -> AlreadyExists:
 
 def missing(key: str, where: str) -> NotFound:
     return NotFound(f"there is no object {key} in {where}.")
+
+
+def whole_range(key: str, where: str, found: bytes, offset: int, size_bytes: int) -> bytes:
+    """The bytes that were read of an object, if they are as many as were asked for."""
+    if len(found) == size_bytes:
+        return found
+    raise StoreError(
+        f"expected {size_bytes} bytes of {key} in {where} from byte {offset} on, found "
+        f"{len(found)}.",
+        remedy="Verify the job's artifacts: something shortened this one.",
+    )
 
 
 def verify(

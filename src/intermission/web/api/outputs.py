@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from pathlib import Path as FilePath
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Annotated
+from urllib.parse import quote
 
-from fastapi import APIRouter, Header, Path
+from fastapi import APIRouter, Header, Path, Request
 from pydantic import BaseModel
 from starlette.datastructures import Headers
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from intermission.composition.fleet import Fleet
@@ -27,14 +28,19 @@ from intermission.engine.publish import published_name
 from intermission.errors import CorruptArtifact
 from intermission.model import FileRef, JobRow, JobState
 from intermission.pipeline.context import RESULT_NAME
+from intermission.ports.store import Store
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.problems import Problem, documented
+from intermission.web.transfer import wanted_range
 
 CACHED_JOBS = 64
 """Done jobs whose list of outputs is remembered: a player asks for one segment after another."""
 
 RANGES_MAX = 16
 """In one request: a player asks for one, and many small ones cost more than they give."""
+
+BLOCK_BYTES = 4 * 1024**2
+"""What is read at a time of a file that is not on this machine."""
 
 _BINARY = "application/octet-stream"
 _RANGE_PROBLEMS = {400: "The range cannot be read", 416: "The range is beyond the end"}
@@ -127,7 +133,10 @@ def outputs_router(fleet: Fleet) -> APIRouter:
     )
     @router.head("/jobs/{key}/outputs/{name:path}", include_in_schema=False)
     def output(
-        key: JobKey, name: Name, if_none_match: Annotated[str | None, Header()] = None
+        request: Request,
+        key: JobKey,
+        name: Name,
+        if_none_match: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Download a file, or a range of it."""
         row = job_row(fleet.ledger, key)
@@ -147,11 +156,14 @@ def outputs_router(fleet: Fleet) -> APIRouter:
         }
         if if_none_match is not None and file.sha256 in if_none_match:
             return Response(status_code=304, headers=headers)
+        store = fleet.app.workspace(location_of(row.job.source)).open_store()
+        _check_size(store, file)
+        path = store.local_path(file.key)
+        if path is None:
+            headers["content-disposition"] = attachment(PurePosixPath(name).name)
+            return _streamed(request, store, file, type_of(name), headers)
         return _Sent(
-            _local(fleet, row, file),
-            media_type=type_of(name),
-            filename=PurePosixPath(name).name,
-            headers=headers,
+            path, media_type=type_of(name), filename=PurePosixPath(name).name, headers=headers
         )
 
     return router
@@ -186,6 +198,11 @@ class _Sent(FileResponse):
             await super().__call__(scope, receive, watched)
         if refused is not None:
             await refused.response()(scope, receive, send)
+
+
+def attachment(name: str) -> str:
+    """A file to keep and not to show, whatever its name is made of."""
+    return f"attachment; filename*=utf-8''{quote(name, safe='')}"
 
 
 def type_of(name: str) -> str:
@@ -227,24 +244,48 @@ class _Known:
         return found
 
 
-def _local(fleet: Fleet, row: JobRow, file: FileRef) -> FilePath:
-    """A file of this machine with an artifact's bytes."""
-    workspace = fleet.app.workspace(location_of(row.job.source))
-    store = workspace.open_store()
-    path = store.local_path(file.key)
-    if path is None:
-        # Fetched once; the hash in its path was checked before it got this name.
-        copy = workspace.folder / "outputs" / file.sha256 / PurePosixPath(file.name).name
-        if copy.is_file():
-            return copy
-        return store.fetch(file.key, copy, size_bytes=file.size_bytes, sha256=file.sha256)
+def _streamed(
+    request: Request, store: Store, file: FileRef, media_type: str, headers: dict[str, str]
+) -> Response:
+    """An artifact that is not on this machine, or one range of it, passed on as it is read.
+
+    Several ranges at once are answered with the whole file, which HTTP allows.
+    """
+    wanted = wanted_range(request, file.size_bytes, headers["etag"])
+    first, last = wanted or (0, file.size_bytes - 1)
+    headers |= {"accept-ranges": "bytes", "content-length": str(last + 1 - first)}
+    if wanted is not None:
+        headers["content-range"] = f"bytes {first}-{last}/{file.size_bytes}"
+    status = 200 if wanted is None else 206
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers, media_type=media_type)
+    blocks = _blocks(store, file, first, last + 1)
+    return StreamingResponse(blocks, status, headers, media_type)
+
+
+def _blocks(store: Store, file: FileRef, offset: int, end: int) -> Iterator[bytes]:
+    """The bytes of a file. Of a whole one the last are held back until its hash is right."""
+    is_whole, digest = (offset, end) == (0, file.size_bytes), sha256()
+    while offset < end:
+        block = store.read_range(file.key, offset, min(BLOCK_BYTES, end - offset))
+        offset += len(block)
+        digest.update(block)
+        if is_whole and offset == end and digest.hexdigest() != file.sha256:
+            raise _damaged(file)  # the client misses bytes, and knows it
+        yield block
+
+
+def _check_size(store: Store, file: FileRef) -> None:
     # Its hash is not checked here: a player that seeks would have it read whole every time.
     stat = store.stat(file.key)
     if stat is None or stat.size_bytes != file.size_bytes:
-        raise CorruptArtifact(
-            f"{file.name} is not what its receipt says.",
-            task_key="",
-            key=file.key,
-            remedy="Submit the job again: what is lost is made again.",
-        )
-    return path
+        raise _damaged(file)
+
+
+def _damaged(file: FileRef) -> CorruptArtifact:
+    return CorruptArtifact(
+        f"{file.name} is not what its receipt says.",
+        task_key="",
+        key=file.key,
+        remedy="Submit the job again: what is lost is made again.",
+    )
