@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 from urllib.parse import unquote, urlsplit
@@ -173,7 +174,15 @@ def _mass_produced(cls: type[T]) -> type[T]:
 
     Frozen for the type checker alone: to freeze one takes longer than to claim a task.
     """
-    return dataclass(slots=True, unsafe_hash=True)(cls)
+    made = dataclass(slots=True, unsafe_hash=True)(cls)
+    names: tuple[str, ...] = getattr(made, "__match_args__")  # noqa: B009
+    values = attrgetter(*names)
+
+    def __reduce__(self: Any) -> tuple[Any, ...]:
+        return made, values(self)
+
+    made.__reduce__ = __reduce__
+    return made
 
 
 class StepKind(StrEnum):

@@ -16,6 +16,7 @@ from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import adopt
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.engine.source import identify
+from intermission.engine.store_io import StoreIO
 from intermission.model import Job, JobState
 from servers.worker_api import Served, served_in
 
@@ -82,9 +83,8 @@ def _work(served: Served, job: Job, cache: Path) -> None:
     ledger, store = workspace.open_ledger(), workspace.open_store()
     assert workspace.open_outputs is not None
     scratch = workspace.folder / "scratch"
-    work = Work(
-        here, PIPELINE, store, workspace.open_outputs(), scratch, "w", workspace.fetch_source
-    )
+    io = StoreIO(here, store, workspace.open_outputs(), scratch, workspace.fetch_source)
+    work = Work(here, PIPELINE, io, "w")
     hooks = Hooks(logging.getLogger(__name__), lambda fraction: None, lambda: False)
     while leases := ledger.claim("w", 2, lease_ttl_s=60):
         done = [(lease, run_task(work, lease, hooks)) for lease in leases]

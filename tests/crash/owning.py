@@ -20,6 +20,7 @@ from intermission.backends.store.local import LocalStore
 from intermission.engine import completion
 from intermission.engine.planning import expand
 from intermission.engine.run_task import Hooks, Work, run_task
+from intermission.engine.store_io import StoreIO
 from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError
 from intermission.maintenance.rebuild import remember_job
@@ -91,7 +92,7 @@ def run(folder: Path, machine: str, *, later: bool = False) -> None:
     ledger.submit(job, expand(job, {}))
     # Whoever held a task here owned the workspace then, and does not now.
     ledger.rescue({row.worker for row in ledger.tasks(job.key) if row.worker is not None})
-    work = Work(job, TALK, store, None, place.folder / "scratch", machine)
+    work = Work(job, TALK, StoreIO(job, store, None, place.folder / "scratch"), machine)
     while leases := ledger.claim(owned.lock.owner, 1, lease_ttl_s=TTL_S):
         _finish(folder, ledger, store, work, leases[0])
         owned.push_if_due()
@@ -112,7 +113,7 @@ def _finish(folder: Path, ledger: Ledger, store: Store, work: Work, lease: Lease
         failed = Failed(lease.task_id, lease.fence, type(e).__name__, str(e), not e.retryable)
         ledger.fail([completion.failure(work.job, lease, failed, (0.0,))])
         return
-    completion.complete(ledger, store, work.job, [(lease, finished)], work.scratch)
+    completion.complete(ledger, store, work.job, [(lease, finished)], folder / "scratch")
 
 
 def forked(act: Callable[[], None]) -> int:

@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.engine import completion, receipt, run_task
+from intermission.engine import completion, receipt, store_io
 from intermission.engine.receipt import quarantine, receipt_key
 from intermission.model import Completion, Lease, Receipt
 from intermission.ports.store import Store
@@ -168,9 +168,9 @@ def found_within(
 @pytest.mark.parametrize(
     ("module", "bug", "faults", "first", "complaint"),
     [
-        ((run_task, "commit"), overwriting, FAULTS, 0, "changed the standing receipt"),
-        ((run_task, "commit"), stubborn, FAULTS, 0, "the ledger has"),
-        ((run_task, "adopt"), forgetful, FAULTS, 0, "although it has a receipt"),
+        ((store_io, "commit"), overwriting, FAULTS, 0, "changed the standing receipt"),
+        ((store_io, "commit"), stubborn, FAULTS, 0, "the ledger has"),
+        ((store_io, "adopt"), forgetful, FAULTS, 0, "although it has a receipt"),
         (
             (completion, "withdraw"),
             hasty,

@@ -54,8 +54,7 @@ class Machine:
         self._worker = Worker(source, self.renewer, cast(Any, OneLongTask()), clock, drain_s=0)
 
     def turn(self) -> None:
-        self._worker._claim()
-        self._worker._dispatch()
+        self._worker._turn()
 
 
 class Machines:

@@ -10,6 +10,7 @@ from intermission.engine import completion
 from intermission.engine.planning import expand
 from intermission.engine.receipt import receipt_key
 from intermission.engine.run_task import Hooks, Work, run_task
+from intermission.engine.store_io import StoreIO
 from intermission.errors import IntermissionError
 from intermission.maintenance.rebuild import remember_job
 from intermission.model import Completion, Job, Lease, Receipt, TaskRow, TaskState
@@ -33,7 +34,9 @@ class Bench:
         self.outputs = MemoryStore(self.clock)
         self.scratch = scratch
         self.job = job or talk_job()
-        self.work = Work(self.job, pipeline, self.store, self.outputs, scratch, "w")
+        self.work = Work(
+            self.job, pipeline, StoreIO(self.job, self.store, self.outputs, scratch), "w"
+        )
         self.ran: list[str] = []
         """The tasks whose steps were called, in order."""
 

@@ -109,8 +109,7 @@ class Shop:
 
     def turn(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)
-        self.worker._claim()
-        self.worker._dispatch()
+        self.worker._turn()
         self.worker._wait(-1)
         self.worker._enforce()
 
@@ -152,6 +151,7 @@ def test_a_task_that_was_answered_for_is_not_killed_for_its_lease(shop: Shop) ->
     shop.executor.ends(1)
     shop.ledger.is_away = True
     shop.turn()
+    shop.turn()
     shop.clock.advance(60)
     shop.renewer.tick()
     assert shop.executor.killed == []
@@ -181,6 +181,7 @@ def test_what_ends_while_the_ledger_is_away_is_written_when_it_is_back(shop: Sho
     shop.turn()
     shop.ledger.is_away = True
     shop.executor.ends(1)
+    shop.turn()
     shop.turn()
     shop.ledger.is_away = False
     shop.turn(AWAY_S / 2)

@@ -14,6 +14,7 @@ from engine_bench import Bench
 from intermission import Chunk, Context, Pipeline, Source, step
 from intermission.engine.planning import make_job
 from intermission.engine.run_task import Work
+from intermission.engine.store_io import StoreIO
 from intermission.errors import Permanent
 from intermission.maintenance.gc import Swept, collect
 from intermission.maintenance.superseded_outputs import bring_back, given_up_ms
@@ -65,7 +66,7 @@ class Two(Bench):
         self.finish_all()
         assert self.leads_to() == ["old 0", "old 1", "old 2"]
         self.job = second
-        self.work = Work(second, STAGES, self.store, self.outputs, scratch, "w")
+        self.work = Work(second, STAGES, StoreIO(second, self.store, self.outputs, scratch), "w")
 
     def leads_to(self) -> list[str]:
         """What somebody sees who begins at the front."""

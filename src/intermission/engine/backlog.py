@@ -30,8 +30,9 @@ class Backlog:
     def __init__(self, stats: StepStats) -> None:
         self._stats = stats
         self._claimed: deque[Claimed] = deque()
-        self._has_groups = False
-        """Whether the jobs that were claimed from last have tasks that share a decode."""
+        self._has_groups = self._has_limits = False
+        """Whether the jobs that were claimed from last have tasks that share a decode, and steps
+        of which only so many may run at a time."""
 
     def __len__(self) -> int:
         return len(self._claimed)
@@ -39,7 +40,10 @@ class Backlog:
     def extend(self, claimed: Sequence[Claimed]) -> None:
         if claimed:
             jobs = {one.job.name: one.job.job for one in claimed}
-            self._has_groups = any(spec.batch_by for job in jobs.values() for spec in job.steps)
+            specs = [spec for job in jobs.values() for spec in job.steps]
+            self._has_groups = any(spec.batch_by for spec in specs)
+            self._has_limits = bool(self._claimed) and self._has_limits
+            self._has_limits |= any(spec.concurrency is not None for spec in specs)
         self._claimed.extend(claimed)
 
     def jobs(self) -> set[str]:
@@ -63,6 +67,8 @@ class Backlog:
 
     def ready(self, has_room: HasRoom) -> Sequence[Claimed]:
         """What a slot could be given now."""
+        if not self._has_limits:
+            return self._claimed
         specs = {(one.job.name, one.lease.step): one.job.job for one in self._claimed}
         full = {at for at, job in specs.items() if not has_room(job.step(at[1]))}
         if not full:
@@ -86,6 +92,9 @@ class Backlog:
         elif not spec.durable and _is_first_try(first, spec):
             most = _batch_size(self._stats.mean_s(stats_name(first)))
             batch = _leading(first, spec, ready, most)
+        if len(batch) == 1 and self._claimed[0] is first:
+            self._claimed.popleft()
+            return batch
         taken = {(one.job.name, one.lease.task_id) for one in batch}
         self._claimed = deque(
             one for one in self._claimed if (one.job.name, one.lease.task_id) not in taken

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from intermission.engine import completion
 from intermission.engine.step_stats import StepStats
+from intermission.engine.store_io import store_io
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
 from intermission.model import Job, JobState, Lease, TaskState
@@ -49,9 +50,7 @@ class OpenJob:
             name=self.name,
             job=self.job,
             ref=self.ref,
-            open_store=self.workspace.open_store,
-            open_outputs=self.workspace.open_outputs,
-            fetch_source=self.workspace.fetch_source,
+            open_io=store_io(self.workspace, self.job),
             folder=self.workspace.folder,
             worker=self.worker,
             settings=self.settings,

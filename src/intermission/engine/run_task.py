@@ -1,33 +1,22 @@
 """Running one task, from its lease to its receipt, inside a slot.
 
-`run_task` is the heart of the engine and reads as a straight line. It touches the store and
-the source, never the ledger: whatever it returns may come too late, and does no harm then.
+`run_task` is the heart of the engine and reads as a straight line. What it reads and writes goes
+through a `TaskIO`, never to the ledger: whatever it returns may come too late, and does no harm.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from intermission.engine.planning import parts, together, with_skipped
-from intermission.engine.publish import publish
-from intermission.engine.receipt import (
-    FetchedFiles,
-    adopt,
-    attempt_prefix,
-    commit,
-    new_attempt,
-    receipt_key,
-)
-from intermission.engine.source import FetchedSource, SourceCheck
-from intermission.errors import Permanent
+from intermission.engine.receipt import new_attempt
 from intermission.model import (
     RESULT_INLINE_MAX_BYTES,
     Completion,
@@ -37,12 +26,11 @@ from intermission.model import (
     Lease,
     Output,
     Receipt,
-    Source,
     StepSpec,
 )
 from intermission.pipeline import Chunk, Context, Pipeline, Step
 from intermission.pipeline.context import RESULT_NAME
-from intermission.ports.store import Store
+from intermission.ports.task_io import TaskIO
 from intermission.telemetry import reached
 
 
@@ -52,12 +40,8 @@ class Work:
 
     job: Job
     pipeline: Pipeline
-    store: Store
-    outputs: Store | None
-    scratch: Path
+    io: TaskIO
     worker: str
-    fetch_source: Callable[[Source], Path] | None = None
-    check_source: SourceCheck = field(default_factory=SourceCheck)
 
     @cached_property
     def specs(self) -> dict[str, StepSpec]:
@@ -86,23 +70,22 @@ def run_task(work: Work, lease: Lease, hooks: Hooks, batch: Sequence[Lease] = ()
         result = _call(work, spec, lease, hooks, None, batch)
         return Completion(lease.task_id, lease.fence, result, key=lease.key)
     key = with_skipped(lease.key, skipped_inputs(lease))
-    receipt = adopt(work.store, spec.name, key, work.scratch)
+    receipt = work.io.adopt(lease, key)
     adopted = receipt is not None
     if receipt is None:
         attempt = new_attempt(lease.fence)
-        prefix = attempt_prefix(spec.name, key, attempt)
-        folder = work.store.local_path(prefix) or work.scratch / prefix
+        folder = work.io.folder(lease, key, attempt)
         try:
             result = _call(work, spec, lease, hooks, folder, batch)
-            result, files = _keep(work.store, folder, prefix, result)
+            result, files = _keep(work, lease, key, attempt, folder, result)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         reached("after-artifacts")
         receipt, ours = _commit(work, spec, lease, key, attempt, result, files)
+        work.io.discard(folder)
         adopted = not ours
-    if work.outputs is not None and spec.publish is not None:
-        publish(work.store, work.outputs, work.job, spec, lease.index, receipt.files, work.scratch)
+    work.io.publish(lease, receipt)
     return _completion(lease, receipt, adopted)
 
 
@@ -122,9 +105,8 @@ def finish_deferred(work: Work, lease: Lease, result: str) -> Completion:
         return Completion(lease.task_id, lease.fence, result, key=lease.key)
     key = with_skipped(lease.key, skipped_inputs(lease))
     attempt = new_attempt(lease.fence)
-    prefix = attempt_prefix(spec.name, key, attempt)
-    folder = work.store.local_path(prefix) or work.scratch / prefix
-    result, files = _keep(work.store, folder, prefix, result)
+    folder = work.io.folder(lease, key, attempt)
+    result, files = _keep(work, lease, key, attempt, folder, result)
     receipt, ours = _commit(work, spec, lease, key, attempt, result, files)
     return _completion(lease, receipt, not ours)
 
@@ -151,7 +133,7 @@ def _commit(
         chunk=lease.chunk,
         parts=parts(work.job, spec, _upstream(lease)),
     )
-    return commit(work.store, receipt)
+    return work.io.commit(lease, receipt)
 
 
 def _upstream(lease: Lease) -> dict[str, str]:
@@ -190,7 +172,7 @@ def _call(
     step = work.pipeline.steps[spec.name]
     arguments = _arguments(work, spec, step, lease)
     if spec.reads_source:
-        work.check_source(work.job.source)
+        work.io.check_source()
     if step.context_param is not None:
         if folder is not None:
             folder.mkdir(parents=True)
@@ -201,40 +183,36 @@ def _call(
             log=hooks.log,
             report=hooks.report,
             is_cancelled=hooks.is_cancelled,
-            batch=_unfinished(work, spec, step, batch) if spec.batch_by else (),
+            batch=_unfinished(work, step, batch) if spec.batch_by else (),
         )
     reached("before-step")
     result = step.function(**arguments)
     reached("after-step")
     if spec.reads_source:
-        work.check_source(work.job.source)
+        work.io.check_source()
     return step.encode(result, folder)
 
 
-def _unfinished(work: Work, spec: StepSpec, step: Step, batch: Sequence[Lease]) -> list[Chunk]:
+def _unfinished(work: Work, step: Step, batch: Sequence[Lease]) -> list[Chunk]:
     """The chunks of a batch that have no receipt yet, maybe of another job: the work there is."""
-    left = [one for one in batch if work.store.stat(receipt_key(spec.name, one.key)) is None]
-    return [_chunk(step, one) for one in left]
+    return [_chunk(step, one) for one in batch if not work.io.is_finished(one)]
 
 
 def _arguments(work: Work, spec: StepSpec, step: Step, lease: Lease) -> dict[str, Any]:
     """Parameters, the source, the chunk and the results upstream, as the step declares them."""
     arguments = work.params[spec.name].copy()
     if step.source_param is not None:
-        source = work.job.source
-        if work.fetch_source is not None:  # and only if the step asks for the file
-            source = FetchedSource.of(source, work.fetch_source)
-        arguments[step.source_param] = source
+        arguments[step.source_param] = work.io.source()
     if step.mapped is not None:
         arguments[step.mapped[0]] = _chunk(step, lease)
     for edge in spec.edges:
         value = lease.inputs[edge.param]
         if edge.kind is EdgeKind.ALL:
             assert isinstance(value, tuple)
-            arguments[edge.param] = [_decode(work, edge.upstream, item) for item in value]
+            arguments[edge.param] = [_decode(work, lease, edge.upstream, item) for item in value]
         else:
             assert not isinstance(value, tuple)
-            arguments[edge.param] = _decode(work, edge.upstream, value)
+            arguments[edge.param] = _decode(work, lease, edge.upstream, value)
     return arguments
 
 
@@ -243,10 +221,10 @@ def _chunk(step: Step, lease: Lease) -> Chunk:
     return step.mapped[1].model_validate_json(lease.chunk or "{}")
 
 
-def _decode(work: Work, step: str, output: Output | None) -> Any:
+def _decode(work: Work, lease: Lease, step: str, output: Output | None) -> Any:
     if output is None:
         return None
-    files = FetchedFiles(work.store, output, work.scratch)
+    files = work.io.files(lease, output)
     return work.pipeline.steps[step].decode(result_text(output, files), files)
 
 
@@ -255,23 +233,12 @@ def result_text(output: Output, files: Mapping[str, Path]) -> str:
     return output.result or files[RESULT_NAME].read_text()
 
 
-def _keep(store: Store, folder: Path, prefix: str, result: str) -> tuple[str, tuple[FileRef, ...]]:
-    """Make the attempt's files durable, hashed, in the store; the result too if it is large."""
+def _keep(
+    work: Work, lease: Lease, key: str, attempt: str, folder: Path, result: str
+) -> tuple[str, tuple[FileRef, ...]]:
+    """Make the attempt's files durable; a large result becomes one of them."""
     if len(result.encode()) > RESULT_INLINE_MAX_BYTES:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT_NAME).write_text(result)
         result = ""
-    files: list[FileRef] = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise Permanent(
-                f"{path.name} in the task's folder is not a regular file.",
-                remedy="Write outputs as plain files.",
-            )
-        if path.is_file():
-            name = path.relative_to(folder).as_posix()
-            with path.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-            stat = store.create(f"{prefix}/{name}", path)
-            files.append(FileRef(name, stat.key, stat.size_bytes, sha256))
-    return result, tuple(files)
+    return result, work.io.keep(lease, key, attempt, folder)

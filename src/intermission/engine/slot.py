@@ -151,11 +151,8 @@ class _Slot:
             self._works[context.name] = Work(
                 job=job,
                 pipeline=pipeline,
-                store=context.open_store(),
-                outputs=None if context.open_outputs is None else context.open_outputs(),
-                scratch=context.folder / "scratch",
+                io=context.open_io(),
                 worker=context.worker,
-                fetch_source=context.fetch_source,
             )
             gc.freeze()  # what the pipeline imported stays: nobody looks for garbage in it
         _limit(context.settings)

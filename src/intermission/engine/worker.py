@@ -48,6 +48,9 @@ from intermission.telemetry import reached
 
 POLL_S = 0.25
 CANCEL_GRACE_S = 5.0
+ENDS_WAIT_S = 0.1
+"""How long ends may wait for others, to be recorded with them in one transaction; and only while
+the slots have more to do."""
 AWAY_S = 5.0
 """How long to leave a ledger alone that did not answer."""
 HOARD_S = 1.0
@@ -106,6 +109,10 @@ class Worker:
         self._stats = StepStats()
         self._backlog = Backlog(self._stats)
         self._runs: dict[int, _Run] = {}
+        self._ended: dict[tuple[str, str], list[tuple[ClaimedJob, Lease, Completed]]] = {}
+        """What ended well and is not recorded, by job and step."""
+        self._ended_s = 0.0
+        """When the first of them did."""
         self._fault: EnvironmentFault | None = None
         self._unwritten: deque[Callable[[], None]] = deque()
         """Changes that the ledger has not taken yet, oldest first. Their leases are kept."""
@@ -125,8 +132,7 @@ class Worker:
             self._renewer.start()
             try:
                 while self._goes_on():
-                    self._claim()
-                    self._dispatch()
+                    self._turn()
                     self._wait(wake)
                     self._enforce()
                     self._on_tick()
@@ -162,8 +168,15 @@ class Worker:
             self._executor.kill(run)
         self._drain.ask("the workspace was lost", 0.0)
 
+    def _turn(self) -> None:
+        """Keep the slots busy: with what is there at once, then with what the ends unblock."""
+        self._dispatch()
+        self._record_ends()
+        self._claim()
+        self._dispatch()
+
     def _goes_on(self) -> bool:
-        if self._runs:
+        if self._runs or self._ended:
             return True
         has_work = self._source.has_more or self._backlog or self._unwritten
         return self._drain.reason is None and bool(has_work)
@@ -249,6 +262,9 @@ class Worker:
                     self._bury(event.run, event.how)
 
     def _patience_s(self) -> float:
+        if self._ended:
+            now_s = self._clock.monotonic_s()
+            return max(0.0, self._ended_s + ENDS_WAIT_S - now_s) if len(self._backlog) else 0.0
         if self._drain.reason is not None or self._executor.idle <= 0:
             return POLL_S
         if not self._goes_on() or self._backlog.ready(self._has_room):
@@ -261,7 +277,6 @@ class Worker:
         run = self._runs.get(number)
         if run is None:
             return
-        done: list[tuple[Lease, Completed]] = []
         for said in results:
             if isinstance(said, Progress):
                 self._renewer.progress(run.job.name, said.task_id, said.fraction)
@@ -269,12 +284,25 @@ class Worker:
             elif (lease := run.batch.pop(said.task_id, None)) is None:
                 continue
             elif isinstance(said, Completed):
-                done.append((lease, said))
+                if not self._ended:
+                    self._ended_s = self._clock.monotonic_s()
+                done = self._ended.setdefault((run.job.name, lease.step), [])
+                done.append((run.job, lease, said))
             else:
                 self._write(partial(self._record_trouble, run.job, lease, said))
         self._go_on_with(number, run)
-        if done:
-            self._write(partial(self._record_done, run.job, done))
+
+    def _record_ends(self) -> None:
+        """Write down what ended well: at once, unless more short tasks are about to end."""
+        if not self._ended:
+            return
+        waited_s = self._clock.monotonic_s() - self._ended_s
+        if len(self._backlog) and self._drain.reason is None and waited_s < ENDS_WAIT_S:
+            return
+        ended, self._ended = self._ended, {}
+        for some in ended.values():
+            done = [(lease, completed) for _, lease, completed in some]
+            self._write(partial(self._record_done, some[0][0], done))
 
     def _go_on_with(self, number: int, run: _Run) -> None:
         """A slot is at its next task, which has as long as the last; or the run is over."""
@@ -439,6 +467,7 @@ class Worker:
     def _leave(self) -> None:
         """Give back what was not begun. A ledger that is away loses nothing: leases end."""
         with suppress(IntermissionError):
+            self._record_ends()
             self._give_up_backlog(self._drain.reason or "")
             self._catch_up()
         self._source.leave(self._drain.reason)

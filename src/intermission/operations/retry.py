@@ -10,9 +10,10 @@ from intermission.composition.app import App
 from intermission.composition.locations import as_location
 from intermission.engine import completion
 from intermission.engine.run_task import Work, finish_deferred
+from intermission.engine.store_io import StoreIO
 from intermission.engine.workspace import Workspace
 from intermission.errors import UsageError
-from intermission.model import Job, Lease, TaskRow, TaskState
+from intermission.model import Lease, TaskRow, TaskState
 from intermission.operations.job_lookup import Found
 from intermission.ports.ledger import Ledger
 
@@ -56,7 +57,8 @@ def finish(app: App, token: str, result: str, place: str) -> str:
 def _finish(app: App, workspace: Workspace, ledger: Ledger, lease: Lease, result: str) -> str:
     (row,) = ledger.jobs(lease.job_key)
     name = lease.step if lease.chunk is None else f"{lease.step}[{lease.index}]"
-    work = _work(app, workspace, row.job)
+    io = StoreIO(row.job, workspace.open_store(), None, workspace.folder / "scratch")
+    work = Work(row.job, app.catalog.of(row.job).pipeline, io, worker="finish")
     try:
         finished = finish_deferred(work, lease, result)
     except (ValidationError, KeyError) as e:
@@ -66,20 +68,9 @@ def _finish(app: App, workspace: Workspace, ledger: Ledger, lease: Lease, result
             remedy="Give what the step's signature says it returns, as JSON.",
         ) from e
     done = [(lease, finished)]
-    (accepted,) = completion.complete(ledger, work.store, row.job, done, work.scratch)
+    (accepted,) = completion.complete(ledger, io.store, row.job, done, io.scratch)
     if not accepted:
         raise UsageError(
             f"{name} no longer waits for this result.", remedy="`intermission inspect` says why."
         )
     return name
-
-
-def _work(app: App, workspace: Workspace, job: Job) -> Work:
-    return Work(
-        job=job,
-        pipeline=app.catalog.of(job).pipeline,
-        store=workspace.open_store(),
-        outputs=None,
-        scratch=workspace.folder / "scratch",
-        worker="finish",
-    )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from intermission.model import Completion, Job, Lease, Source
-from intermission.ports.store import Store
+from intermission.model import Completion, Job, Lease
+from intermission.ports.task_io import TaskIO
 from intermission.settings import Settings
 
 
@@ -24,11 +24,9 @@ class JobContext:
     job: Job
     ref: str
     """Where its code is, as the worker's own catalog has it."""
-    open_store: Callable[[], Store]
-    open_outputs: Callable[[], Store] | None
-    fetch_source: Callable[[Source], Path] | None
+    open_io: Callable[[], TaskIO]
     folder: Path
-    """Where logs and, for a remote store, working files go."""
+    """Where logs go."""
     worker: str
     settings: Settings
 

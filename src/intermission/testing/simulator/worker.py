@@ -18,6 +18,7 @@ from intermission.engine.lease_renewer import HeldLease, LeaseRenewer
 from intermission.engine.planning import expand, with_skipped
 from intermission.engine.publish import publish
 from intermission.engine.run_task import Hooks, Work, run_task, skipped_inputs
+from intermission.engine.store_io import StoreIO
 from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError, LedgerError
 from intermission.maintenance.rebuild import remember_job
 from intermission.maintenance.verify import verify
@@ -62,7 +63,12 @@ class Worker(Process):
         """Of the tasks claimed last, those that are no longer ours."""
         super().__init__(world, name, is_local=random.random() < 0.5)
         self._outputs = self.wire("outputs", world.outputs_call)
-        self._work = Work(world.job, TALK, self.store, self._outputs, world.scratch, name)
+        self._work = Work(
+            world.job,
+            TALK,
+            StoreIO(world.job, self.store, self._outputs, world.scratch),
+            name,
+        )
         self._renewer = LeaseRenewer(
             name,
             world.clock,

@@ -1,0 +1,99 @@
+"""A slot's reading and writing, straight from and to the store of the job's workspace."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from intermission.engine.publish import publish
+from intermission.engine.receipt import FetchedFiles, adopt, attempt_prefix, commit, receipt_key
+from intermission.engine.source import FetchedSource, SourceCheck
+from intermission.engine.workspace import Workspace
+from intermission.errors import Permanent
+from intermission.model import FileRef, Job, Lease, Output, Receipt, Source
+from intermission.ports.store import Store
+
+
+@dataclass(frozen=True)
+class StoreIO:
+    """`TaskIO` with a store at hand; `outputs` is where files for people go."""
+
+    job: Job
+    store: Store
+    outputs: Store | None
+    scratch: Path
+    fetch_source: Callable[[Source], Path] | None = None
+    check: SourceCheck = field(default_factory=SourceCheck)
+
+    def adopt(self, lease: Lease, key: str) -> Receipt | None:
+        return adopt(self.store, lease.step, key, self.scratch)
+
+    def is_finished(self, lease: Lease) -> bool:
+        return self.store.stat(receipt_key(lease.step, lease.key)) is not None
+
+    def source(self) -> Source:
+        if self.fetch_source is None:
+            return self.job.source
+        return FetchedSource.of(self.job.source, self.fetch_source)
+
+    def check_source(self) -> None:
+        self.check(self.job.source)
+
+    def files(self, lease: Lease, output: Output) -> Mapping[str, Path]:
+        return FetchedFiles(self.store, output, self.scratch)
+
+    def folder(self, lease: Lease, key: str, attempt: str) -> Path:
+        prefix = attempt_prefix(lease.step, key, attempt)
+        return self.store.local_path(prefix) or self.scratch / prefix
+
+    def keep(self, lease: Lease, key: str, attempt: str, folder: Path) -> tuple[FileRef, ...]:
+        prefix = attempt_prefix(lease.step, key, attempt)
+        files: list[FileRef] = []
+        for path in sorted(folder.rglob("*")):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise Permanent(
+                    f"{path.name} in the task's folder is not a regular file.",
+                    remedy="Write outputs as plain files.",
+                )
+            if path.is_file():
+                name = path.relative_to(folder).as_posix()
+                with path.open("rb") as stream:
+                    sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+                stat = self.store.create(f"{prefix}/{name}", path)
+                files.append(FileRef(name, stat.key, stat.size_bytes, sha256))
+        return tuple(files)
+
+    def commit(self, lease: Lease, receipt: Receipt) -> tuple[Receipt, bool]:
+        return commit(self.store, receipt)
+
+    def publish(self, lease: Lease, receipt: Receipt) -> None:
+        spec = self.job.step(lease.step)
+        if self.outputs is not None and spec.publish is not None:
+            where = (lease.index, receipt.files, self.scratch)
+            publish(self.store, self.outputs, self.job, spec, *where)
+
+    def discard(self, folder: Path) -> None:
+        """What lies in the store itself is not this machine's alone; `gc` sees to it."""
+        if folder.is_relative_to(self.scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def store_io(workspace: Workspace, job: Job) -> Callable[[], StoreIO]:
+    """How a slot opens its own. It travels there, so it must pickle, and it knows no ledger."""
+    openers = workspace.open_store, workspace.open_outputs, workspace.fetch_source
+    return partial(_open, job, workspace.folder / "scratch", *openers)
+
+
+def _open(
+    job: Job,
+    scratch: Path,
+    open_store: Callable[[], Store],
+    open_outputs: Callable[[], Store] | None,
+    fetch_source: Callable[[Source], Path] | None,
+) -> StoreIO:
+    outputs = None if open_outputs is None else open_outputs()
+    return StoreIO(job, open_store(), outputs, scratch, fetch_source)
