@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import apsw  # noqa: F401  what the engine loads late is loaded here before the fork
 
-from intermission.engine import slot
+from intermission.backends.executor import slot
 from intermission.errors import EnvironmentFault, IntermissionError
 from intermission.model import JobState, TaskState
 from intermission.operations import App, SourceRun, run

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from intermission.backends.executor import slot
 from intermission.backends.executor.reaper import Reaper
 from intermission.backends.ledger.object_ledger import Ownership
 from intermission.composition.discovery import find_workspaces
@@ -25,7 +26,6 @@ from intermission.composition.locations import (
     open_ledger,
     workspace_of,
 )
-from intermission.engine import slot
 from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import quarantine, receipt_key
 from intermission.engine.workspace import Workspace, alive, dead, living, worker_name

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from intermission.backends.executor.slot import log_name
 from intermission.composition.event_log import events_after, timestamp
 from intermission.engine.completion import output_text
 from intermission.engine.planning import Keys, chunks, parts, plan_steps
 from intermission.engine.receipt import peek, receipt_key
-from intermission.engine.slot import log_name
 from intermission.model import FINISHED, Event, Reason, Receipt, TaskRow, TaskState
 from intermission.operations.explain import reason, receipts_of
 from intermission.operations.job_lookup import Found
