@@ -34,6 +34,7 @@ RUN = "BENCH_RUN"
 _LOOK_EVERY_S = 0.1
 _STALL_S = 600.0
 _HERE = Path(__file__).parent
+REF = f"{_HERE / 'pipelines.py'}:light"
 
 
 def main() -> None:
@@ -123,7 +124,7 @@ def _server(folder: Path, env: dict[str, str], ledger: str | None) -> Iterator[s
     own = ["--ledger", ledger] if ledger else []
     argv = _command(
         "serve", "--port", 0, "--data-dir", folder / "data", *own,
-        "--pipeline", f"{_HERE / 'pipelines.py'}:light",
+        "--pipeline", REF,
     )  # fmt: skip
     server = subprocess.Popen(
         argv, cwd=folder, env=env | {RUN: f"{_run(folder)}server"}, stderr=subprocess.PIPE
@@ -148,8 +149,7 @@ def _call(folder: Path, env: dict[str, str], *arguments: object) -> str:
 def _submit(folder: Path, env: dict[str, str], url: str, chunks: int) -> str:
     source = folder / "source.txt"
     source.write_text("nothing")
-    ref = f"{_HERE / 'pipelines.py'}:light"
-    return _call(folder, env, "submit", ref, source, "--param", f"count={chunks}", "--server", url)
+    return _call(folder, env, "submit", REF, source, "--param", f"count={chunks}", "--server", url)
 
 
 def _register(folder: Path, env: dict[str, str], url: str) -> str:
@@ -160,7 +160,7 @@ def _register(folder: Path, env: dict[str, str], url: str) -> str:
 def _worker(folder: Path, env: dict[str, str], url: str, slots: int, role: str) -> Iterator[None]:
     """A worker, which is killed in the end with all it started, as a machine that vanishes."""
     own = env | {RUN: f"{_run(folder)}{role}"}
-    argv = _command("worker", "--server", url, "--slots", slots)
+    argv = _command("worker", "--server", url, "--pipeline", REF, "--slots", slots)
     with (folder / "worker.log").open("ab") as log:
         worker = subprocess.Popen(argv, cwd=folder, env=own, stdout=log, stderr=log)
     try:

@@ -141,14 +141,14 @@ def _run(folder: Path, database: str, count: int) -> None:
 
 def _fleet(folder: Path, database: str, count: int) -> None:
     ref, source = _chain(folder, count)
-    with _worker(folder, database):
+    with _worker(folder, database, ref):
         (key,) = _call(_command("submit", ref, source, "--ledger", database), folder).split()
         _await_end(key, database, folder)
 
 
 @contextmanager
-def _worker(folder: Path, database: str) -> Iterator[None]:
-    argv = _command("worker", "--ledger", database, "--slots", 1)
+def _worker(folder: Path, database: str, ref: str) -> Iterator[None]:
+    argv = _command("worker", "--ledger", database, "--pipeline", ref, "--slots", 1)
     worker = subprocess.Popen(argv, cwd=folder, env=_environment(), stderr=subprocess.PIPE)
     try:
         assert worker.stderr is not None
