@@ -6,7 +6,6 @@ import heapq
 import itertools
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -236,5 +235,7 @@ def _counts(given: judge.Evidence, journal: Journal, watcher: Watcher) -> dict[s
         "most in a scratch, MiB": {
             name: round(size / 2**20, 1) for name, size in sorted(watcher.peak_bytes.items())
         },
-        "python": sys.version.split()[0],
+        "left in a scratch, MiB": {
+            name: round(size / 2**20, 1) for name, size in sorted(given.scratch_bytes.items())
+        },
     }
