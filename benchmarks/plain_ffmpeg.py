@@ -74,7 +74,7 @@ def one_by_one(video: Path, folder: Path, renditions: Sequence[RenditionSize]) -
         subprocess.run([*argv, *audio, *_hls(folder, [rendition], n == 0)], check=True)
 
 
-def in_passages(
+def in_chunks(
     video: Path, folder: Path, renditions: Sequence[RenditionSize], seconds: float, by_s: int
 ) -> None:
     """A script: a command for each section, as many at once as there are cores; audio apart."""

@@ -45,7 +45,7 @@ LADDER = (
 SMALL = (RenditionSize(180, 200), RenditionSize(90, 100))
 PIPELINE = "intermission.pipelines.transcode:transcode"
 SINGLE, RUN, KILLED = "one ffmpeg", "run", "run, killed half way and again"
-EACH, SCRIPT = "an ffmpeg per rendition", "a script of sections"
+EACH, SCRIPT = "an ffmpeg per rendition", "a script of chunks"
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -149,7 +149,7 @@ def one_round(work: Work, place: Path) -> dict[str, Cost]:
             shutil.rmtree(place / KILLED)
             kill_after_s /= 2
     compete(EACH, lambda folder: plain.one_by_one(video, folder, renditions))
-    compete(SCRIPT, lambda f: plain.in_passages(video, f, renditions, work.seconds, work.section_s))
+    compete(SCRIPT, lambda f: plain.in_chunks(video, f, renditions, work.seconds, work.section_s))
     return costs
 
 
