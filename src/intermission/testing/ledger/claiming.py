@@ -124,6 +124,26 @@ class Claiming(Suite):
         other = submit(ledger, replace(line_job(key="third"), graph="third"))
         assert [lease.job_key for lease in take(ledger, runs=None)] == [other.key]
 
+    def test_what_others_wait_for_stands_in_nobodys_way(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        """Jobs that have nothing now are found again when their time comes."""
+        later_ms = clock.now_ms() + 3_600_000
+        for n in range(3):
+            submit(ledger, job(step("fetch", needs="gpu"), key=f"gpu{n}"))
+            submit(ledger, replace(line_job(key=f"later{n}"), not_before_ms=later_ms))
+        retried = submit(ledger, line_job(key="retried"))
+        fail(ledger, take_one(ledger), delay_s=60)
+        for _ in range(2):
+            assert take(ledger) == []
+        clock.advance(60)
+        (lease,) = take(ledger)
+        assert (lease.job_key, lease.attempt) == (retried.key, 2)
+        assert take(ledger) == []
+        clock.advance(3600)
+        assert {lease.job_key for lease in take(ledger)} >= {"later0", "later1", "later2"}
+        assert {lease.job_key for lease in take(ledger, offers=["gpu"])} >= {"gpu0", "gpu1", "gpu2"}
+
     def test_only_of_these_jobs(self, ledger: Ledger) -> None:
         for key in ("one", "two", "three"):
             submit(ledger, line_job(key=key))

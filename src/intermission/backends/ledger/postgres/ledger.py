@@ -41,6 +41,8 @@ from intermission.model import (
 _UNFINISHED_OR_DONE = [*CLAIMABLE, *HELD, TaskState.DONE]
 _INPUT_LOST = "an input was lost", Reason.INPUT_LOST
 _STOPPED = [TaskState.FAILED, TaskState.CANCELLED]
+SWEEP_JOBS = 50
+"""So many active jobs are looked at again by each rescue, in case something was missed."""
 _UNFOLDED_MAX = 200
 _CHANGES_KEPT_S = 86_400.0
 _RENEW_PATIENCE = 1 / 12
@@ -254,9 +256,11 @@ class PostgresLedger(Claims):
         # Looked for first and locked job by job: where all is well, nothing is written.
         lost = [id for (id,) in self._rows("jobs_to_rescue", dead=list(dead))]
         changed = self._change(lambda: self._rescue(lost, list(dead))) if lost else 0
-        for (id,) in self._rows("unsettled"):
+        some = [id for (id,) in self._rows("to_sweep", after=self._swept, limit=SWEEP_JOBS)]
+        self._swept = some[-1] if len(some) == SWEEP_JOBS else 0
+        for (id,) in self._rows("unsettled", jobs=some):
             changed += self._change(lambda id=id: sum(self._sweep(one) for one in self._lock([id])))
-        for (id,) in self._rows("unfolded_jobs", most=_UNFOLDED_MAX):
+        for (id,) in self._rows("unfolded_jobs", jobs=some, most=_UNFOLDED_MAX):
             self._change(lambda id=id: self._tidy(id))
         return changed
 

@@ -439,12 +439,17 @@ RETURNING t.id;
 -- Whether a step without 'same' edges could start now.
 SELECT NOT ({waits}) FROM (SELECT %(job)s::bigint, %(step)s::integer, 0) AS t (job_id, step, idx);
 
+-- name: to_sweep
+-- A few active jobs, each time the next ones.
+SELECT id FROM intermission.jobs
+WHERE state IN ('pending', 'running', 'draining') AND id > %(after)s ORDER BY id LIMIT %(limit)s;
+
 -- name: unsettled
 -- Active jobs that were left behind: a task of theirs could start, or nothing is left to do. Of a
 -- step's blocked tasks the first is looked at. All wait for the same, except chunk by chunk: and
 -- there, one that was missed becomes the first once those before it are done.
 SELECT j.id FROM intermission.jobs AS j
-WHERE j.state IN ('pending', 'running', 'draining') AND (
+WHERE j.id = ANY(%(jobs)s::bigint[]) AND j.state IN ('pending', 'running', 'draining') AND (
     NOT ({unfinished})
     OR (SELECT 1 FROM intermission.steps AS s
         CROSS JOIN LATERAL (
@@ -579,7 +584,8 @@ INSERT INTO intermission.counts (job_id, step, state, n)
 SELECT job_id, step, state, sum(n) FROM gone GROUP BY job_id, step, state HAVING sum(n) <> 0;
 
 -- name: unfolded_jobs
-SELECT job_id FROM intermission.counts GROUP BY job_id HAVING count(*) > %(most)s;
+SELECT job_id FROM intermission.counts WHERE job_id = ANY(%(jobs)s::bigint[])
+GROUP BY job_id HAVING count(*) > %(most)s;
 
 -- name: forget_changes
 DELETE FROM intermission.changes WHERE at_s < extract(epoch FROM clock_timestamp()) - %(age_s)s;

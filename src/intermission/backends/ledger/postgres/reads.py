@@ -39,6 +39,8 @@ class Reads(Transactions):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._jobs: dict[int, tuple[int, Job]] = {}
+        self._swept = 0
+        """The job that the last sweep ended at."""
 
     def jobs(
         self,

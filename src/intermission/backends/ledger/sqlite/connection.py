@@ -162,6 +162,7 @@ def _forget_other_boots(connection: apsw.Connection, path: Path) -> None:
             "UPDATE tasks SET lease_s = 0 WHERE state = 'leased' OR state = 'running'"
         )
         connection.execute("UPDATE tasks SET ready_s = 0 WHERE state = 'retrying'")
+        connection.execute("UPDATE ready SET parked = 0 WHERE parked = 1")
         connection.execute(
             "INSERT INTO meta VALUES ('boot', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
             (boot,),

@@ -135,7 +135,14 @@ class Dependencies(Reads):
 
     def _unblock(self, job_id: int, step: int, span: Span) -> int:
         values = {"job": job_id, "step": step} | span | self._now()
-        return len(self._db.execute(SQL["unblock"], values).fetchall())
+        started = len(self._db.execute(SQL["unblock"], values).fetchall())
+        if started:
+            self._open_steps(job_id)
+        return started
+
+    def _open_steps(self, job_id: int) -> None:
+        """Tasks of a job became claimable: claims are to find them."""
+        self._db.execute(SQL["open_steps"], {"job": job_id} | self._now())
 
     def _unblock_after(self, ended: Sequence[Row]) -> None:
         """Re-check what waited for tasks that ended.
@@ -158,8 +165,9 @@ class Dependencies(Reads):
 
     def _sweep(self, job_id: int) -> int:
         """Look at every blocked task of a job, in case it was missed. How many may start."""
-        steps = range(len(self._job(job_id).steps))
-        started = sum(self._unblock(job_id, step, span(None)) for step in steps)
+        steps = self._db.execute(SQL["blocked_steps"], (job_id,)).fetchall()
+        started = sum(self._unblock(job_id, step, span(None)) for (step,) in steps)
+        self._open_steps(job_id)
         self._settle(job_id)
         return started
 

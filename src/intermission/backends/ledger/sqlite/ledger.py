@@ -8,7 +8,6 @@ events by itself.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -17,6 +16,7 @@ from intermission.backends.ledger.sqlite.connection import translated
 from intermission.backends.ledger.sqlite.deletion import Deletion
 from intermission.backends.ledger.sqlite.dependencies import NOT_BLOCKED, Row, as_json, spans_of
 from intermission.backends.ledger.sqlite.limit_budget import LimitBudget
+from intermission.backends.ledger.sqlite.openings import Openings
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.backends.ledger.sqlite.reads import Inputs
 from intermission.engine.graph import dependants
@@ -48,6 +48,8 @@ from intermission.model import (
 
 _UNFINISHED_OR_DONE = json.dumps([*CLAIMABLE, *HELD, TaskState.DONE])
 _EVER_MS = 2**62
+SWEEP_JOBS = 50
+"""So many active jobs are looked at again by each rescue, in case something was missed."""
 _INPUT_LOST = "an input was lost", Reason.INPUT_LOST
 _STOPPED = json.dumps([TaskState.FAILED, TaskState.CANCELLED])
 
@@ -67,7 +69,8 @@ class SqliteLedger(Deletion):
             (id,) = row
             numbers = {spec.name: no for no, spec in enumerate(job.steps)}
             for no, spec in enumerate(job.steps):
-                self._db.execute(SQL["insert_step"], (id, no, spec.name, *_limits(spec)))
+                place = id, no, self._class(job, spec), spec.name
+                self._db.execute(SQL["insert_step"], (*place, *_limits(spec)))
                 for edge in spec.edges:
                     plan = job.step(edge.upstream).plan if edge.kind is EdgeKind.ALL else None
                     self._db.execute(
@@ -78,6 +81,12 @@ class SqliteLedger(Deletion):
             self._count(id, added)
             self._after_change(id)
             return True
+
+    def _class(self, job: Job, spec: StepSpec) -> int:
+        values = {"code": job.code, "pipeline": job.pipeline, "step": spec.name}
+        values |= {"needs": spec.needs, "prefers": spec.prefers}
+        (id,) = self._db.execute(SQL["add_class"], values).fetchone()
+        return id
 
     def _update_limits(self, job: Job) -> None:
         """Attempts, needs and limits are no part of a job's key: the newest word counts."""
@@ -92,7 +101,9 @@ class SqliteLedger(Deletion):
             sql = "UPDATE jobs SET spec = ?, revision = revision + 1 WHERE id = ?"
             self._db.execute(sql, (spec, id))
             for no, step in enumerate(steps):
-                self._db.execute(SQL["update_step"], (*_limits(step), id, no))
+                kind = self._class(known, step)
+                self._db.execute(SQL["update_step"], (kind, *_limits(step), id, no))
+                self._db.execute(SQL["update_ready"], (kind, id, no))
             del self._jobs[id]
 
     def claim(
@@ -110,43 +121,47 @@ class SqliteLedger(Deletion):
         now = self._now()
         values = now | {"worker": worker, "lease_s": now["now_s"] + lease_ttl_s}
         values |= {"host": host, "begin": begin}
-        keys = {
-            "keys": None if jobs is None else json.dumps(list(jobs)),
-            "runs": None if runs is None else json.dumps(list(runs)),
-        }
         leases: list[Lease] = []
         with self._transaction():
+            self._db.execute(SQL["retries_due"], now)
+            self._db.execute(SQL["jobs_due"], now)
             rooms = LimitBudget(self._db, now["now_ms"])
-            for id, revision in self._db.execute(SQL["jobs_in_turn"], now | keys).fetchall():
+            openings = Openings(self._db, rooms, offers, runs)
+            for id, steps in openings.in_turn(jobs):
                 if len(leases) >= capacity:
                     break
-                self._job(id, revision)
+                self._job(*self._db.execute(SQL["revisions"], (id,)).fetchone())
                 room = capacity - len(leases)
-                rows = self._claim_job(id, room, frozenset(offers), values, rooms)
+                rows = self._claim_job(id, steps, room, frozenset(offers), values, rooms)
                 if rows:
                     self._tell("leased", rows, now["now_ms"], worker)
-                    self._db.execute(SQL["job_runs"], now | {"job": id})
+                    self._take_turn(id, now)
                     leases += self._leases(id, rows)
+                openings.found(id, bool(rows))
+                for step in set(steps) - {row[3] for row in rows}:
+                    self._found_none(id, step, now)
             rooms.settle()
         return leases
 
     def _claim_job(
         self,
         id: int,
+        steps: Collection[int],
         capacity: int,
         offers: frozenset[str],
         values: dict[str, Any],
         rooms: LimitBudget,
     ) -> list[Row]:
-        """Rows of one job, oldest first; no step gets more than its limit leaves room for."""
+        """Rows of these steps of a job, oldest first; no step gets more than its limit allows."""
         job = self._job(id)
         values = values | {"job": id}
         rows: list[Row] = []
-        for no, spec in enumerate(job.steps):
-            if spec.needs is None or spec.needs in offers:
-                patient = spec.prefers is not None and spec.prefers not in offers
-                room = {"step": no, "room": min(capacity, self._room(job, spec))}
-                room["since_ms"] = values["now_ms"] - PREFERENCE_MS if patient else _EVER_MS
+        for no in steps:
+            spec = job.steps[no]
+            patient = spec.prefers is not None and spec.prefers not in offers
+            room = {"step": no, "room": min(capacity, rooms.of_step(job, spec))}
+            room["since_ms"] = values["now_ms"] - PREFERENCE_MS if patient else _EVER_MS
+            if room["room"] > 0:
                 rows += self._db.execute(SQL["claimable"], values | room).fetchall()
         rows = sorted(rows)[:capacity]
         if rooms:
@@ -154,7 +169,25 @@ class SqliteLedger(Deletion):
             rows = [row for row in rows if rooms.admit(names[row[3]])]
         for run in spans_of(row[0] for row in rows):
             self._db.execute(SQL["claim"], values | run)
+        for row in rows:
+            rooms.held(job, job.steps[row[3]])
         return rows
+
+    def _take_turn(self, job_id: int, now: dict[str, Any]) -> None:
+        (turn,) = self._db.execute(SQL["last_event"]).fetchone()
+        values = now | {"job": job_id, "turn": turn}
+        self._db.execute(SQL["job_runs"], values)
+        self._db.execute(SQL["ready_turn"], values)
+
+    def _found_none(self, job_id: int, step: int, now: dict[str, Any]) -> None:
+        """A claim had nothing of a step: there is nothing, or its time has not come."""
+        values = now | {"job": job_id, "step": step}
+        (due,) = self._db.execute(SQL["any_due"], values).fetchone()
+        if due:  # a limit, a preference or a refusal is in the way: others may have it
+            return
+        (due_s,) = self._db.execute(SQL["next_due"], values).fetchone()
+        name = "close_step" if due_s is None else "park"
+        self._db.execute(SQL[name], values | {"due_s": due_s})
 
     def limit(self, limit: Limit) -> None:
         with self._transaction():
@@ -169,14 +202,6 @@ class SqliteLedger(Deletion):
             sql = "SELECT name, running, per_minute, paused FROM limits ORDER BY name"
             rows = self._db.execute(sql).fetchall()
             return [Limit(name, n, rate, bool(paused)) for name, n, rate, paused in rows]
-
-    def _room(self, job: Job, spec: StepSpec) -> int:
-        """How many more tasks of a step may be held."""
-        if spec.concurrency is None:
-            return sys.maxsize
-        values = {"name": spec.name, "pipeline": job.pipeline}
-        (held,) = self._db.execute(SQL["held_of_step"], values).fetchone()
-        return max(0, spec.concurrency - held)
 
     def _leases(self, job_id: int, rows: list[Row]) -> list[Lease]:
         job = self._job(job_id)
@@ -304,6 +329,8 @@ class SqliteLedger(Deletion):
                 states.append(None if row is None else TaskState(row[3]))
                 if row is not None and row[3] == "failed":
                     self._after_failure(*row[:3])
+                elif row is not None:
+                    self._open_steps(row[0])
         return states
 
     def release(
@@ -319,8 +346,10 @@ class SqliteLedger(Deletion):
         values = {"leases": as_json(list(leases)), "reason": reason, "message": message}
         with self._transaction():
             rows = self._db.execute(SQL["release"], now | values).fetchall()
+            for job_id in {job_id for _, job_id in rows}:
+                self._open_steps(job_id)
             if host is not None and rows:
-                ids = as_json([id for (id,) in rows])
+                ids = as_json([id for id, _ in rows])
                 refused = {"ids": ids, "host": host, "until_s": now["now_s"] + until_s}
                 self._db.execute(SQL["refuse"], refused)
                 self._db.execute(SQL["count_refusals"], {"ids": ids})
@@ -340,10 +369,16 @@ class SqliteLedger(Deletion):
             for job_id, step, index, state in rows:
                 if state == "failed":
                     self._after_failure(job_id, step, index)
-            changed = len(rows)
-            for (id,) in self._db.execute(SQL["active_jobs"]).fetchall():
-                changed += self._sweep(id)
-            return changed
+            for job_id in {row[0] for row in rows}:
+                self._open_steps(job_id)
+            return len(rows) + sum(self._sweep(id) for id in self._next_to_sweep())
+
+    def _next_to_sweep(self) -> list[int]:
+        """A few active jobs, each time the next ones, and then from the start."""
+        values = {"after": self._swept, "limit": SWEEP_JOBS}
+        rows = self._db.execute(SQL["active_jobs"], values).fetchall()
+        self._swept = rows[-1][0] if len(rows) == SWEEP_JOBS else 0
+        return [id for (id,) in rows]
 
     def retry(self, job_key: str, task_ids: Collection[int] | None = None) -> int:
         id = self._id(job_key)
@@ -421,6 +456,9 @@ class SqliteLedger(Deletion):
                 "WHERE key = ? AND state IN (SELECT value FROM json_each(?)) RETURNING id",
                 (state, reason, self._clock.now_ms(), job_key, before),
             ).fetchone()
+            if row is not None:
+                self._db.execute("DELETE FROM ready WHERE job_id = ?", row)
+                self._open_steps(row[0])
             return row is not None
 
 

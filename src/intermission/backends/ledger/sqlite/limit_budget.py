@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
 from intermission.backends.ledger.sqlite.queries import SQL
-from intermission.model import Limit
+from intermission.model import Job, Limit, StepSpec
 
 
 class LimitBudget:
@@ -23,6 +24,8 @@ class LimitBudget:
         }
         self._left: dict[str, int] = {}
         self._admitted: Counter[str] = Counter()
+        self._held: dict[tuple[str, str], int] = {}
+        """Of the steps that have a bound of their own, by pipeline and name."""
 
     def __bool__(self) -> bool:
         return bool(self._limits)
@@ -36,6 +39,25 @@ class LimitBudget:
             self._left[name] -= 1
             self._admitted[name] += 1
         return True
+
+    def has_room(self, names: Collection[str]) -> bool:
+        """Whether anything may be claimed under all of these."""
+        return all(self._room(name) > 0 for name in names if name in self._limits)
+
+    def of_step(self, job: Job, spec: StepSpec) -> int:
+        """How many more tasks of a step its own bound allows."""
+        if spec.concurrency is None:
+            return sys.maxsize
+        place = job.pipeline, spec.name
+        if place not in self._held:
+            values = {"pipeline": job.pipeline, "name": spec.name}
+            ((self._held[place],),) = self._db.execute(SQL["held_of_step"], values).fetchall()
+        return max(0, spec.concurrency - self._held[place])
+
+    def held(self, job: Job, spec: StepSpec) -> None:
+        """One more task of a step is held."""
+        if (job.pipeline, spec.name) in self._held:
+            self._held[job.pipeline, spec.name] += 1
 
     def settle(self) -> None:
         """Write down what was taken of the rates."""

@@ -25,11 +25,21 @@ ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
 -- name: insert_step
-INSERT INTO steps (job_id, no, name, attempts, needs, prefers, concurrency, gap)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO steps (job_id, no, class, name, attempts, needs, prefers, concurrency, gap)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_class
+INSERT INTO classes (code, pipeline, step, needs, prefers)
+VALUES (:code, :pipeline, :step, :needs, :prefers)
+ON CONFLICT DO UPDATE SET step = excluded.step
+RETURNING id;
 
 -- name: update_step
-UPDATE steps SET attempts = ?, needs = ?, prefers = ?, concurrency = ?, gap = ? WHERE job_id = ? AND no = ?;
+UPDATE steps SET class = ?, attempts = ?, needs = ?, prefers = ?, concurrency = ?, gap = ?
+WHERE job_id = ? AND no = ?;
+
+-- name: update_ready
+UPDATE ready SET class = ? WHERE job_id = ? AND step = ?;
 
 -- name: insert_edge
 INSERT INTO edges (job_id, step, upstream, kind, plan) VALUES (?, ?, ?, ?, ?);
@@ -80,21 +90,63 @@ INSERT INTO counts (job_id, step, state, n)
 SELECT job_id, step, state, count(*) FROM tasks WHERE job_id = :job GROUP BY step, state;
 
 -- name: active_jobs
-SELECT id FROM jobs WHERE state IN ('pending', 'running', 'draining');
+SELECT id FROM jobs INDEXED BY jobs_active
+WHERE state IN ('pending', 'running', 'draining') AND id > :after ORDER BY id LIMIT :limit;
 
--- name: jobs_in_turn
-SELECT id, revision FROM jobs WHERE state IN ('pending', 'running', 'draining')
-AND begin_ms <= :now_ms
-AND (:runs IS NULL OR code IN (SELECT value FROM json_each(:runs)))
-AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys)))
-ORDER BY priority DESC, turn, id;
+-- name: open_steps
+-- Steps of a job that have a task to claim. Those that a claim parked are looked at again.
+INSERT INTO ready (job_id, step, class, priority, turn, parked, begin_ms)
+SELECT j.id, s.no, s.class, j.priority, j.turn,
+    CASE WHEN j.begin_ms > :now_ms THEN 2 ELSE 0 END, j.begin_ms
+FROM jobs AS j JOIN steps AS s ON s.job_id = j.id
+WHERE j.id = :job AND j.state IN ('pending', 'running', 'draining') AND EXISTS (
+    SELECT 1 FROM tasks AS t WHERE t.job_id = j.id AND t.step = s.no
+    AND (t.state = 'pending' OR t.state = 'retrying' OR t.state = 'abandoned'
+         OR t.state = 'corrupt'))
+ON CONFLICT DO UPDATE SET parked = excluded.parked WHERE parked <> excluded.parked;
+
+-- name: retries_due
+UPDATE ready SET parked = 0 WHERE parked = 1 AND due_s <= :now_s;
+
+-- name: jobs_due
+UPDATE ready SET parked = 0 WHERE parked = 2 AND begin_ms <= :now_ms;
+
+-- name: ready_of_class
+SELECT priority, turn, job_id, step FROM ready INDEXED BY ready_in_turn
+WHERE parked = 0 AND class = :class
+  AND (-priority, turn, job_id) > (:priority, :turn, :job) AND priority <= -:priority
+ORDER BY priority DESC, turn, job_id LIMIT :limit;
+
+-- name: ready_of_jobs
+SELECT r.priority, r.turn, r.job_id, r.step, r.class FROM jobs AS j
+JOIN ready AS r ON r.job_id = j.id
+WHERE r.parked = 0 AND j.key IN (SELECT value FROM json_each(:keys))
+ORDER BY r.priority DESC, r.turn, r.job_id;
+
+-- name: revisions
+SELECT id, revision FROM jobs WHERE id = ?;
+
+-- name: any_due
+SELECT EXISTS (
+    SELECT 1 FROM tasks WHERE job_id = :job AND step = :step AND ready_s <= :now_s
+    AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt'));
+
+-- name: next_due
+SELECT min(ready_s) FROM tasks WHERE job_id = :job AND step = :step
+AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt');
+
+-- name: park
+UPDATE ready SET parked = 1, due_s = :due_s WHERE job_id = :job AND step = :step;
+
+-- name: close_step
+DELETE FROM ready WHERE job_id = :job AND step = :step;
 
 -- name: held_of_step
 -- Over every job of the same pipeline, because a limit protects something they share.
-SELECT count(*) FROM jobs AS j
-JOIN steps AS s ON s.job_id = j.id AND s.name = :name
-JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no
-WHERE j.pipeline = :pipeline AND (t.state = 'leased' OR t.state = 'running');
+SELECT count(*) FROM tasks AS t INDEXED BY tasks_held
+CROSS JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
+CROSS JOIN classes AS c ON c.id = s.class
+WHERE (t.state = 'leased' OR t.state = 'running') AND c.pipeline = :pipeline AND c.step = :name;
 
 -- name: claimable
 -- The fence as it will be, and which attempt it is.
@@ -115,9 +167,12 @@ SET state = 'leased', fence = fence + 1, begun = :begin, worker = :worker,
 WHERE id BETWEEN :first AND :last;
 
 -- name: job_runs
-UPDATE jobs SET state = 'running', turn = (SELECT max(seq) FROM events),
+UPDATE jobs SET state = 'running', turn = :turn,
     updated_ms = CASE state WHEN 'running' THEN updated_ms ELSE :now_ms END
 WHERE id = :job;
+
+-- name: ready_turn
+UPDATE ready SET turn = :turn WHERE job_id = :job;
 
 -- name: renew
 UPDATE tasks
@@ -187,7 +242,7 @@ SET state = 'abandoned', code = :reason, message = coalesce(:message, :reason), 
 FROM jsonb_each(:leases) AS lease
 WHERE tasks.id = lease.value ->> 0 AND fence = lease.value ->> 1
   AND state IN ('leased', 'running')
-RETURNING tasks.id;
+RETURNING tasks.id, tasks.job_id;
 
 -- name: refuse
 INSERT INTO refusals (task_id, host, until_s) SELECT value, :host, :until_s FROM json_each(:ids)
@@ -213,7 +268,8 @@ WITH gone (id, gap, is_last, deferred, lost_on) AS MATERIALIZED (
         t.token IS NOT NULL,
         CASE WHEN t.token IS NULL AND t.begun THEN concat_ws(', ', t.lost_on, t.worker)
         ELSE t.lost_on END
-    FROM tasks AS t JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
+    FROM tasks AS t INDEXED BY tasks_held
+    CROSS JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
     WHERE (t.state = 'leased' OR t.state = 'running')
       AND (t.lease_s <= :now_s OR t.worker IN (SELECT value FROM json_each(:dead)))
 )
@@ -258,6 +314,11 @@ WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
         AND p.idx = 0 AND p.state = 'done')
     END)
 RETURNING id;
+
+-- name: blocked_steps
+SELECT no FROM steps AS s WHERE job_id = ? AND EXISTS (
+    SELECT 1 FROM tasks AS t WHERE t.job_id = s.job_id AND t.step = s.no AND t.state = 'blocked')
+ORDER BY no;
 
 -- name: satisfied
 -- Whether a step without 'same' edges could start now.
@@ -367,11 +428,13 @@ SELECT count(*) FROM jobs AS j JOIN tasks AS t ON t.job_id = j.id
 WHERE j.key = ? AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: held_under_pipeline
-SELECT count(*) FROM jobs AS j JOIN tasks AS t ON t.job_id = j.id
-WHERE j.pipeline = ? AND (t.state = 'leased' OR t.state = 'running');
+SELECT count(*) FROM tasks AS t INDEXED BY tasks_held
+CROSS JOIN jobs AS j ON j.id = t.job_id
+WHERE (t.state = 'leased' OR t.state = 'running') AND j.pipeline = ?;
 
 -- name: held_under_label
-SELECT count(*) FROM tasks AS t JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
+SELECT count(*) FROM tasks AS t INDEXED BY tasks_held
+CROSS JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
 WHERE ? IN (s.needs, s.prefers) AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: forget_job

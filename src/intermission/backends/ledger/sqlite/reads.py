@@ -45,6 +45,8 @@ class Reads:
     def __init__(self, path: Path, *, clock: Clock | None = None, lost_max: int = LOST_MAX) -> None:
         self.path = path
         self._lost_max = lost_max
+        self._swept = 0
+        """The job that the last sweep ended at."""
         self._clock: Clock = clock or SystemClock()
         # Typed loosely: the driver's stubs make every column a union of all SQL types.
         self._db: Any = connect(path)

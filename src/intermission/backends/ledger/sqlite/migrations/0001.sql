@@ -24,8 +24,7 @@ CREATE TABLE jobs (
     updated_ms INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX jobs_active ON jobs (priority DESC, turn, id)
-    WHERE state IN ('pending', 'running', 'draining');
+CREATE INDEX jobs_active ON jobs (id) WHERE state IN ('pending', 'running', 'draining');
 
 -- For lists in pages, newest first: an index ends with the id, so a page is a walk along one of
 -- these. They have expressions that no claim has, so that none is ever planned along them.
@@ -33,9 +32,40 @@ CREATE INDEX jobs_of_source ON jobs (source);
 CREATE INDEX jobs_in_state ON jobs (state || '');
 CREATE INDEX jobs_of_pipeline ON jobs (pipeline || '', state || '');
 
+-- Steps that the same workers can run: few, however many jobs there are.
+CREATE TABLE classes (
+    id       INTEGER PRIMARY KEY,
+    code     TEXT NOT NULL, -- of the job
+    pipeline TEXT NOT NULL,
+    step     TEXT NOT NULL,
+    needs    TEXT,
+    prefers  TEXT
+) STRICT;
+CREATE UNIQUE INDEX classes_alike
+    ON classes (code, step, coalesce(needs, ''), coalesce(prefers, ''));
+
+-- Steps of jobs that may have a task to claim, in the order in which they are served. A row comes
+-- when a task becomes claimable, and goes when a claim finds none: what a claim costs depends on
+-- what there is for it. `parked`: 1 waits for the time of a retry, 2 for the time of its job.
+CREATE TABLE ready (
+    job_id   INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    step     INTEGER NOT NULL,
+    class    INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    turn     INTEGER NOT NULL,
+    parked   INTEGER NOT NULL,
+    due_s    REAL NOT NULL DEFAULT 0,
+    begin_ms INTEGER NOT NULL,
+    PRIMARY KEY (job_id, step)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX ready_in_turn ON ready (class, priority DESC, turn, job_id) WHERE parked = 0;
+CREATE INDEX ready_retries ON ready (due_s) WHERE parked = 1;
+CREATE INDEX ready_begins ON ready (begin_ms) WHERE parked = 2;
+
 CREATE TABLE steps (
     job_id      INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     no          INTEGER NOT NULL,
+    class       INTEGER NOT NULL REFERENCES classes (id),
     name        TEXT NOT NULL CHECK (name <> ''),
     attempts    INTEGER NOT NULL,
     needs       TEXT,
