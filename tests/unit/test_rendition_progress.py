@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from engine_bench import Bench
@@ -13,9 +15,12 @@ from engine_bench import Bench
 from intermission import Chunk, Context, Groups, Permanent, Pipeline, Source, step
 from intermission.engine.planning import make_job
 from intermission.errors import PipelineError
-from intermission.model import Job
-from intermission.operations.rendition_progress import Group, GroupNews, groups_of
-from intermission.web.api.event_broadcaster import EventBroadcaster
+from intermission.model import Event, Job
+from intermission.operations.rendition_progress import Group, GroupNews, GroupState, groups_of
+from intermission.ports.ledger import Ledger
+from intermission.web.api.event_broadcaster import EventBroadcaster, GroupFrames, _Groups
+
+GROUP = Group("encode", "quality", "90p", GroupState.IN_PROGRESS, 1, 9, "parts")
 
 
 class Piece(Chunk):
@@ -140,6 +145,54 @@ def test_groups_are_told_to_who_watches(tmp_path: Path) -> None:
         ("720p", "completed", bench.job.key),
         ("1080p", "skipped", bench.job.key),
     ]
+
+
+def test_groups_are_read_seldom_and_only_for_who_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading them reads every task, and a job may have events all the time."""
+    bench = bench_of(tmp_path)
+    bench.finish_all()
+    changes = [one for one in bench.ledger.events(0) if one.task and "encode[" in one.task]
+    read: list[str] = []
+
+    def groups(_: object, job: Job) -> list[Group]:
+        read.append(job.key)
+        return [replace(GROUP, done=len(read))]
+
+    monkeypatch.setattr("intermission.operations.rendition_progress.groups_of", groups)
+    monkeypatch.setattr("intermission.web.api.event_broadcaster.GROUPS_EVERY_S", 3600.0)
+
+    async def watch() -> None:
+        hub = EventBroadcaster()
+        hub.open()
+        hub.begin(0)
+        await asyncio.sleep(0)
+        assert hub.join("another job", 0)
+        hub.heard(bench.ledger, changes)
+        assert read == []
+        assert hub.join(bench.job.key, 0)
+        for _ in range(50):
+            hub.heard(bench.ledger, changes)
+        assert len(read) == 1
+        end = replace(changes[-1], task_id=None, task=None, now="done")
+        hub.heard(bench.ledger, [end])
+        assert len(read) == 2, "how it ended is told at once"
+
+    asyncio.run(watch())
+
+
+def test_changes_that_came_too_soon_are_told_later() -> None:
+    told = GroupFrames()
+    event = Event(1, 0, "job", 1, "encode[0]", None, "done")
+    news = SimpleNamespace(concerning=list, after=lambda _, events: [GROUP] if events else [])
+    told._jobs["job"] = _Groups(cast(GroupNews, news))
+    ledger = cast(Ledger, None)
+    assert told.after(ledger, "job", [event], 10.0)
+    assert told.after(ledger, "job", [event], 10.1) == b""
+    assert told.due(ledger, 11.0) == {}
+    assert b"90p" in told.due(ledger, 13.0)["job"]
+    assert told.due(ledger, 99.0) == {}
 
 
 def test_what_a_job_is_survives_being_written_down(tmp_path: Path) -> None:

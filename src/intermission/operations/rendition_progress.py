@@ -101,9 +101,13 @@ class GroupNews:
         self._steps = tuple(f"{spec.name}[" for spec in job.steps if spec.groups)
         self._known: set[Group] = set()
 
+    def concerning(self, events: Iterable[Event]) -> list[Event]:
+        """Those of these events that may have changed a group."""
+        return [event for event in events if event.task and event.task.startswith(self._steps)]
+
     def after(self, ledger: Ledger, events: Iterable[Event]) -> list[Group]:
         """The groups that are not what they were, if one of these events may have changed any."""
-        if not any(event.task and event.task.startswith(self._steps) for event in events):
+        if not self.concerning(events):
             return []
         found = groups_of(ledger, self._job)
         changed = [group for group in found if group not in self._known]

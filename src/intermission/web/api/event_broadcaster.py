@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.types import Send
@@ -24,6 +25,7 @@ from intermission.model import Event
 from intermission.operations.documents import EventDocument, GroupEventDocument
 from intermission.operations.rendition_progress import GroupNews, group_fields
 from intermission.ports.ledger import Ledger
+from intermission.services.retention import ENDED
 
 BUFFER_MAX_BYTES = 1024 * 1024
 """What may wait for one watcher."""
@@ -34,6 +36,11 @@ _LOG = logging.getLogger(__name__)
 _STILL_HERE = b": still here\n\n"
 GROUPED_JOBS_MAX = 256
 """Of how many jobs it is remembered how far their groups were."""
+GROUPS_EVERY_S = 2.0
+GROUPS_REST = 20
+"""Groups that took so long to read are left alone for so many times as long."""
+_UNNUMBERED = 2**62
+"""For what comes after everything that a watcher may have seen."""
 
 
 def frame(event: Event) -> bytes:
@@ -124,26 +131,61 @@ class Watcher:
                 await self._send({"type": "http.response.body", "body": taken, "more_body": True})
 
 
+@dataclass
+class _Groups:
+    """The groups of one job, as they were last told."""
+
+    news: GroupNews
+    read_at_s: float = 0.0
+    """When they may be read again."""
+    unread: list[Event] = field(default_factory=list[Event])
+    """Events since they were read that may have changed them."""
+
+
 class GroupFrames:
-    """The groups of jobs, told after the events that changed them. They have no number."""
+    """The groups of jobs, told after the events that changed them. They have no number.
+
+    Reading them reads all tasks of a step. So a job's are read every few seconds at most, and
+    seldom enough to take a small share of the time, however long that takes.
+    """
 
     def __init__(self) -> None:
-        self._news: OrderedDict[str, GroupNews] = OrderedDict()
+        self._jobs: OrderedDict[str, _Groups] = OrderedDict()
 
-    def after(self, ledger: Ledger, job_key: str, events: Sequence[Event]) -> bytes:
-        if job_key not in self._news:
+    def after(self, ledger: Ledger, job_key: str, events: Sequence[Event], now_s: float) -> bytes:
+        """The groups of a job that changed by its events, if it is time to read them."""
+        if job_key not in self._jobs:
             rows = [row for row in ledger.jobs(job_key) if row.job.key == job_key]
             if not rows:
                 return b""
-            self._news[job_key] = GroupNews(rows[0].job)
-        self._news.move_to_end(job_key)
-        while len(self._news) > GROUPED_JOBS_MAX:
-            self._news.popitem(last=False)
-        own = [event for event in events if event.job_key == job_key]
-        shapes = [
-            GroupEventDocument(job=job_key, **group_fields(group))
-            for group in self._news[job_key].after(ledger, own)
+            self._jobs[job_key] = _Groups(GroupNews(rows[0].job))
+        self._jobs.move_to_end(job_key)
+        while len(self._jobs) > GROUPED_JOBS_MAX:
+            self._jobs.popitem(last=False)
+        groups = self._jobs[job_key]
+        groups.unread += groups.news.concerning(events)
+        has_ended = any(event.task_id is None and event.now in ENDED for event in events)
+        if now_s < groups.read_at_s and not has_ended:
+            return b""
+        return self._read(ledger, job_key, groups, now_s)
+
+    def due(self, ledger: Ledger, now_s: float) -> dict[str, bytes]:
+        """Those of jobs whose events came too soon after they were last read."""
+        waiting = [
+            (key, groups)
+            for key, groups in self._jobs.items()
+            if groups.unread and now_s >= groups.read_at_s
         ]
+        return {key: self._read(ledger, key, groups, now_s) for key, groups in waiting}
+
+    def _read(self, ledger: Ledger, job_key: str, groups: _Groups, now_s: float) -> bytes:
+        began_s = time.monotonic()
+        changed = groups.news.after(ledger, groups.unread)
+        took_s = time.monotonic() - began_s
+        if groups.unread:
+            groups.read_at_s = now_s + max(GROUPS_EVERY_S, GROUPS_REST * took_s)
+        groups.unread = []
+        shapes = [GroupEventDocument(job=job_key, **group_fields(group)) for group in changed]
         return b"".join(
             f"event: group\ndata: {shape.model_dump_json()}\n\n".encode() for shape in shapes
         )
@@ -170,17 +212,25 @@ class EventBroadcaster:
 
     def heard(self, ledger: Ledger, events: Sequence[Event]) -> None:
         """A page of events, or none; every look of the tail is also a chance to remind."""
-        batches: dict[str | None, Batch] = {None: Batch()} if events else {}
+        now_s = time.monotonic()
+        batches: dict[str | None, Batch] = {}
         last = {event.job_key: event.seq for event in events}
+
+        def add(job_key: str, seq: int, frames: bytes) -> None:
+            for key in (None, job_key):
+                batches.setdefault(key, Batch()).add(seq, frames)
+
         for event in events:
             frames = frame(event)
-            if event.seq == last[event.job_key] and self._watchers:
-                frames += self._groups.after(ledger, event.job_key, events)
-            batches[None].add(event.seq, frames)
-            batches.setdefault(event.job_key, Batch()).add(event.seq, frames)
-        now_s = time.monotonic()
-        if events:
-            self._call(self._deliver, events[-1].seq, batches)
+            if event.seq == last[event.job_key] and self._is_watched(event.job_key):
+                own = [one for one in events if one.job_key == event.job_key]
+                frames += self._groups.after(ledger, event.job_key, own, now_s)
+            add(event.job_key, event.seq, frames)
+        for job_key, frames in self._groups.due(ledger, now_s).items():
+            if frames:
+                add(job_key, _UNNUMBERED, frames)
+        if batches:
+            self._call(self._deliver, events[-1].seq if events else None, batches)
         if now_s >= self._remind_at_s:
             self._remind_at_s = now_s + min(1.0, KEEP_ALIVE_S)
             self._call(self._remind, now_s)
@@ -210,8 +260,11 @@ class EventBroadcaster:
     def _begin(self, seq: int) -> None:
         self._seq = seq
 
-    def _deliver(self, seq: int, batches: Mapping[str | None, Batch]) -> None:
-        self._seq = seq
+    def _is_watched(self, job_key: str) -> bool:
+        return job_key in self._watchers or None in self._watchers
+
+    def _deliver(self, seq: int | None, batches: Mapping[str | None, Batch]) -> None:
+        self._seq = self._seq if seq is None else seq
         for key, batch in batches.items():
             watching = self._watchers.get(key, ())
             self._due.extend(one for one in watching if one.offer(batch.after(one.after)))
