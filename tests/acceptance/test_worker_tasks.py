@@ -1,26 +1,25 @@
-"""Tasks run through the worker API alone: what a worker without a way to the storage can do."""
+"""Tasks run by the calls of the worker API alone, and what a lease token opens."""
 
 from __future__ import annotations
 
-import logging
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from intermission import Chunk, Context, File, Pipeline, Source, step
-from intermission.backends.http.workspace import http_workspace, job_from_here
 from intermission.backends.store.memory import MemoryStore
-from intermission.engine import completion
 from intermission.engine.planning import expand, make_job
-from intermission.engine.receipt import adopt
-from intermission.engine.run_task import Hooks, Work, run_task
+from intermission.engine.receipt import adopt, receipt_key
 from intermission.engine.source import identify
-from intermission.engine.store_io import StoreIO
-from intermission.model import Job, JobState
-from servers.worker_api import Served, served_in
+from intermission.model import Job, JobState, Receipt
+from intermission.testing.clock import FakeClock
+from servers.worker_api import ADMIN, Hands, Served, problem, served_in, serving
 
-PIECE_BYTES = 500_000
+PIECE_BYTES = 5_000
 
 
 class Piece(Chunk):
@@ -28,66 +27,333 @@ class Piece(Chunk):
 
 
 @step(version=1)
-def cut(source: Source) -> list[Piece]:
-    return [Piece(n=n) for n in range(source.path.stat().st_size // PIECE_BYTES)]
+def cut(source: Source) -> list[Piece]: ...
 
 
 @step(version=1)
-def copy(ctx: Context, source: Source, piece: Piece) -> File:
-    with source.path.open("rb") as file:
-        file.seek(piece.n * PIECE_BYTES)
-        path = ctx.out("piece.bin")
-        path.write_bytes(file.read(PIECE_BYTES))
-    return path
+def copy(ctx: Context, source: Source, piece: Piece) -> File: ...
 
 
-@step(version=1)
-def join(ctx: Context, copy: list[File]) -> File:
-    path = ctx.out("whole.bin")
-    path.write_bytes(b"".join(one.read_bytes() for one in copy))
-    return path
+@step(version=1, durable=False)
+def measure(copy: File, piece: Piece) -> int: ...
 
 
-PIPELINE = Pipeline("copying", [cut, copy, join], output="copies")
+@step(version=1, publish="{name}")
+def join(ctx: Context, copy: list[File], measure: list[int]) -> File: ...
+
+
+PIPELINE = Pipeline("copying", [cut, copy, measure, join], output="copies")
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     with served_in(tmp_path / "server") as served:
+        served.bench.pipelines["copying"] = PIPELINE
         yield served
 
 
-def test_a_job_is_done_by_a_worker_that_has_only_the_server(served: Served, tmp_path: Path) -> None:
-    path = tmp_path / "a film.bin"
-    path.write_bytes(bytes(range(250)) * 6000)
+@pytest.fixture
+def job(served: Served, tmp_path: Path) -> Job:
+    return submitted(served, tmp_path)
+
+
+def submitted(served: Served, folder: Path, pieces: int = 3) -> Job:
+    path = folder / "a film.bin"
+    path.write_bytes(bytes(range(250)) * (PIECE_BYTES * pieces // 250))
     job = make_job(PIPELINE, identify(path, MemoryStore()), {})
     served.bench.ledger.submit(job, expand(job, {}))
+    return job
 
-    _work(served, job, tmp_path / "worker")
 
+def run(hands: Hands, lease: dict[str, Any]) -> None:
+    """What a worker does with a lease."""
+    token = lease["token"]
+    if lease["step"] == "cut":
+        result: Any = [{"n": n} for n in range(lease["source"]["size_bytes"] // PIECE_BYTES)]
+        files = []
+    elif lease["step"] == "copy":
+        first = lease["chunk"]["n"] * PIECE_BYTES
+        wanted = f"bytes={first}-{first + PIECE_BYTES - 1}"
+        answer = hands.get(token, lease["source"]["url"], Range=wanted)
+        assert answer.status_code == 206, answer.text
+        result, files = "piece.bin", [hands.add(token, "piece.bin", answer.content)]
+        result = json.dumps(result)
+    elif lease["step"] == "measure":
+        (output,) = inputs(hands, lease, "copy")
+        result, files = output["files"][0]["size_bytes"], []
+    else:
+        whole = b"".join(fetched(hands, token, one) for one in inputs(hands, lease, "copy"))
+        total = sum(json.loads(one["result"]) for one in inputs(hands, lease, "measure"))
+        assert total == len(whole)
+        result, files = '"whole.bin"', [hands.add(token, "whole.bin", whole)]
+    assert hands.complete(token, result, *files) == {"accepted": True, "problem": ""}
+
+
+def inputs(hands: Hands, lease: dict[str, Any], param: str) -> list[dict[str, Any]]:
+    page = lease["inputs"][param]
+    found = list(page["outputs"])
+    while page["next"] is not None:
+        path = f"/api/v1/worker/inputs?input={param}&after={page['next']}"
+        page = hands.get(lease["token"], path).json()
+        found += page["outputs"]
+    return found
+
+
+def fetched(hands: Hands, token: str, output: dict[str, Any]) -> bytes:
+    (file,) = output["files"]
+    body = hands.get(token, file["url"]).content
+    assert hashlib.sha256(body).hexdigest() == file["sha256"]
+    return body
+
+
+def until_done(hands: Hands) -> None:
+    while leases := hands.claim(2):
+        for lease in leases:
+            run(hands, lease)
+
+
+def test_a_job_is_done_by_a_worker_that_has_only_the_server(served: Served, tmp_path: Path) -> None:
+    job = submitted(served, tmp_path, pieces=40)  # more than come with a lease
+    until_done(served.hands())
     (row,) = served.bench.ledger.jobs(job.key)
     assert row.state is JobState.DONE
     workspace = served.bench.workspace(job)
     assert workspace.open_outputs is not None
-    assert workspace.open_outputs().read("whole.bin") == path.read_bytes()
+    assert workspace.open_outputs().read("whole.bin") == job.source.path.read_bytes()
     # Whoever works in the storage itself finds every task done.
     for task in served.bench.ledger.tasks(job.key):
-        assert adopt(workspace.open_store(), task.step, task.key, tmp_path / "scratch"), task.name
+        if task.step != "measure":
+            store = workspace.open_store()
+            assert adopt(store, task.step, task.key, tmp_path / "scratch"), task.name
 
 
-def _work(served: Served, job: Job, cache: Path) -> None:
-    """What a supervisor and its slot do, in this process."""
-    _, key = served.register()
-    here = job_from_here(job, served.url)
-    workspace = http_workspace(job, served.url, key, cache, has_outputs=True)
-    ledger, store = workspace.open_ledger(), workspace.open_store()
-    assert workspace.open_outputs is not None
-    scratch = workspace.folder / "scratch"
-    io = StoreIO(here, store, workspace.open_outputs(), scratch, workspace.fetch_source)
-    work = Work(here, PIPELINE, io, "w")
-    hooks = Hooks(logging.getLogger(__name__), lambda fraction: None, lambda: False)
-    while leases := ledger.claim("w", 2, lease_ttl_s=60):
-        done = [(lease, run_task(work, lease, hooks)) for lease in leases]
-        assert all(completion.complete(ledger, store, here, done, scratch))
-    fetched = [found for found in cache.rglob(job.source.name) if found.is_file()]
-    assert len(fetched) == 1, "the source was fetched once, by no other way"
+def test_the_server_writes_the_receipt(served: Served, job: Job) -> None:
+    hands = served.hands()
+    (plan,) = hands.claim()
+    run(hands, plan)
+    store = served.bench.workspace(job).open_store()
+    (row, *_) = served.bench.ledger.tasks(job.key)
+    receipt = Receipt.from_json(store.read(receipt_key("cut", row.key)))
+    assert (receipt.fence, receipt.step, receipt.task_key) == (1, "cut", row.key)
+    assert receipt.parts["source content"] == job.source.fingerprint
+    assert receipt.result == '[{"n":0},\n{"n":1},\n{"n":2}]'
+
+
+def test_a_finished_task_is_adopted_and_not_given_out(served: Served, tmp_path: Path) -> None:
+    job = submitted(served, tmp_path)
+    until_done(served.hands())
+    served.bench.ledger.delete(job.key)
+    served.bench.ledger.submit(job, expand(job, {}))
+    hands = served.hands()
+    steps: list[str] = []
+    while (answer := hands.said("claim", process="p", room=4))["leases"] or answer["again"]:
+        for lease in answer["leases"]:
+            steps.append(lease["step"])
+            run(hands, lease)
+    assert set(steps) == {"measure"}  # it has no receipt
+    assert [row.state for row in served.bench.ledger.jobs()] == [JobState.DONE]
+
+
+def test_a_token_is_good_for_one_task_alone(served: Served, job: Job) -> None:
+    hands, thief = served.hands(), served.hands()
+    (plan,) = hands.claim()
+    token = plan["token"]
+    payload, _, signature = token.partition(".")
+    for given, by in (
+        (token, thief),
+        (f"{payload}.{'0' * len(signature)}", hands),
+        (f"x{payload}.{signature}", hands),
+        (payload, hands),
+        ("nothing", hands),
+    ):
+        problem(by.get(given, plan["source"]["url"]), 410)
+        problem(by.put(given, "x.bin", b"x"), 410)
+        assert by.complete(given, []) == {"accepted": False, "problem": ""}
+        assert by.said("release", leases=[given], reason="drained") == {"released": 0}
+        failed = [{"lease": given, "error": "E", "message": "no", "permanent": True}]
+        assert by.said("fail", failed=failed) == {"states": [None]}
+        deferred = by.said("defer", lease=given, token="t", timeout_s=1)
+        assert deferred == {"accepted": False}
+    assert [row.state for row in served.bench.ledger.tasks(job.key)] == ["leased"]
+    assert [stat.key for stat in served.bench.workspace(job).open_store().list("")] == []
+    run(hands, plan)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "..%2Fx",
+        "a/../../x",
+        "%2Fetc%2Fx",
+        "a%00b",
+        "a%0Ab",
+        ".hidden",
+        "a//b",
+        "",
+        "%2e%2e/%2e%2e/published/x",
+        "a" * 300,
+    ],
+)
+def test_an_artifact_stays_within_its_attempt(served: Served, job: Job, name: str) -> None:
+    hands = served.hands()
+    run(hands, hands.claim()[0])
+    (lease,) = hands.claim()
+    before = [stat.key for stat in served.bench.workspace(job).open_store().list("")]
+    assert hands.put(lease["token"], name, b"x").status_code in (400, 404, 405, 410, 422)
+    named = {"name": name or "x", "size_bytes": 1, "sha256": "0" * 64}
+    assert not hands.complete(lease["token"], '"x"', named)["accepted"]
+    assert [stat.key for stat in served.bench.workspace(job).open_store().list("")] == before
+
+
+def test_what_was_not_uploaded_is_not_in_a_receipt(served: Served, job: Job) -> None:
+    hands = served.hands()
+    run(hands, hands.claim()[0])
+    lease, other = hands.claim(2)
+    file = hands.add(other["token"], "piece.bin", b"other")
+    answer = hands.complete(lease["token"], '"piece.bin"', file)
+    assert not answer["accepted"]
+    assert "found none" in answer["problem"]
+    hands.add(lease["token"], "piece.bin", b"longer than that")
+    assert "one of 16" in hands.complete(lease["token"], '"piece.bin"', file)["problem"]
+    assert hands.complete(other["token"], '"piece.bin"', file)["accepted"]
+
+
+@pytest.mark.parametrize("result", ["", "{", "7", "[1]", '[{"m": 1}]', '[{"n": 1}, {"n": 1}]'])
+def test_a_result_that_is_none_of_the_steps_is_refused(
+    served: Served, job: Job, result: str
+) -> None:
+    hands = served.hands()
+    (plan,) = hands.claim()
+    answer = hands.complete(plan["token"], result)
+    assert not answer["accepted"]
+    assert answer["problem"]
+    run(hands, plan)
+
+
+def test_a_token_of_an_older_fence_opens_nothing(served: Served, tmp_path: Path) -> None:
+    clock = FakeClock()
+    served.bench.use(tmp_path / "fenced", clock)
+    job = submitted(served, tmp_path)
+    stopped, heir = served.hands(), served.hands()
+    (old,) = stopped.claim(lease_s=0.5)
+    clock.advance(60)
+    served.bench.ledger.rescue()
+    (new,) = heir.claim()
+    assert (new["task"], new["fence"]) == (old["task"], old["fence"] + 1)
+    _until_ended(stopped, old)
+    problem(stopped.put(old["token"], "x.bin", b"x"), 410)
+    assert stopped.complete(old["token"], [{"n": 0}]) == {"accepted": False, "problem": ""}
+    renewed = stopped.said("renew", process="hands", leases=[{"lease": old["token"]}])
+    assert renewed["lost"] == [old["task"]]
+    assert list(served.bench.workspace(job).open_store().list("")) == []
+    run(heir, new)
+
+
+def _until_ended(hands: Hands, lease: dict[str, Any]) -> None:
+    """The server takes a lease that it gave out for current until its time is over."""
+    while hands.get(lease["token"], lease["source"]["url"]).status_code == 200:
+        pass
+    problem(hands.get(lease["token"], lease["source"]["url"]), 410)
+
+
+def test_a_revoked_key_opens_nothing_at_once(served: Served, job: Job) -> None:
+    id, key = served.register()
+    hands = served.hands(key)
+    (plan,) = hands.claim()
+    assert served.call("DELETE", f"/api/v1/workers/{id}", ADMIN).status_code == 204
+    problem(hands.get(plan["token"], plan["source"]["url"]), 401)
+    problem(hands.put(plan["token"], "x.bin", b"x"), 401)
+    problem(hands.ask("complete", done=[{"lease": plan["token"], "result": "[]"}]), 401)
+    problem(hands.ask("claim", process="p", room=1), 401)
+
+
+def test_a_repeated_end_is_answered_as_before(served: Served, job: Job) -> None:
+    hands = served.hands()
+    (plan,) = hands.claim()
+    run(hands, plan)
+    run(hands, plan)
+    leases = hands.claim(2)
+    file = hands.add(leases[0]["token"], "piece.bin", b"bytes")
+    assert hands.add(leases[0]["token"], "piece.bin", b"bytes") == file
+    problem(hands.put(leases[0]["token"], "piece.bin", b"others"), 409)
+    for _ in range(2):
+        assert hands.complete(leases[0]["token"], '"piece.bin"', file)["accepted"]
+    failed = [{"lease": leases[1]["token"], "error": "ValueError", "message": "no"}]
+    assert hands.said("fail", failed=failed) == {"states": ["retrying"]}
+    assert hands.said("fail", failed=failed) == {"states": [None]}
+
+
+def test_leases_outlive_the_server(served: Served, job: Job) -> None:
+    hands = served.hands()
+    (plan,) = hands.claim()
+    run(hands, plan)
+    (lease,) = hands.claim()
+    file = hands.add(lease["token"], "piece.bin", b"bytes")
+    # After a restart a server has nothing in memory.
+    with serving(served.bench, served.registry) as url:
+        again = served.hands(hands.key, url)
+        assert again.get(lease["token"], lease["source"]["url"]).status_code == 200
+        renewed = again.said("renew", process="hands", leases=[{"lease": lease["token"]}])
+        assert renewed == {"lost": [], "cancelled": []}
+        for _ in range(2):
+            assert again.complete(lease["token"], '"piece.bin"', file)["accepted"]
+        until_done(again)
+    assert [row.state for row in served.bench.ledger.jobs()] == [JobState.DONE]
+
+
+def test_a_large_plan_comes_as_an_artifact(served: Served, tmp_path: Path) -> None:
+    job = submitted(served, tmp_path)
+    hands = served.hands()
+    (plan,) = hands.claim()
+    texts = [f'{{"n":{n}}}' for n in range(20_000)]
+    large = json.dumps([{"n": n} for n in range(20_000)])
+    assert len(large) > plan["result_max_bytes"]
+    assert "result.json" in hands.complete(plan["token"], large)["problem"]
+    body = ("[" + ",\n".join(texts) + "]").encode()
+    assert hands.complete(plan["token"], "", hands.add(plan["token"], "result.json", body))[
+        "accepted"
+    ]
+    (row,) = served.bench.ledger.jobs(job.key)
+    assert sum(row.counts["copy"].values()) == 20_000
+
+
+def test_no_body_is_read_beyond_its_limit(served: Served, job: Job) -> None:
+    hands = served.hands()
+    (plan,) = hands.claim()
+    problem(hands.ask("complete", done=[{"lease": plan["token"], "result": "x" * 9_000_000}]), 413)
+    with served_in(served.bench.folder / "small", object_max_bytes=1000) as small:
+        small.bench.pipelines["copying"] = PIPELINE
+        submitted(small, served.bench.folder)
+        (lease,) = (other := small.hands()).claim()
+        assert lease["artifact_max_bytes"] == 1000
+        problem(other.put(lease["token"], "x.bin", b"x" * 1001), 413)
+        problem(other.put(lease["token"], "x.bin", b"x", sha256="0" * 64), 422)
+
+
+def test_an_altered_input_is_made_again(served: Served, job: Job) -> None:
+    hands = served.hands()
+    run(hands, hands.claim()[0])
+    copies = hands.claim(3)
+    for lease in copies:
+        run(hands, lease)
+    store = served.bench.workspace(job).open_store()
+    (lease, *_) = hands.claim(3)
+    (file,) = lease["inputs"]["copy"]["outputs"][0]["files"]
+    for stat in list(store.list("artifacts/copy/")):
+        path = store.local_path(stat.key)
+        assert path is not None
+        path.chmod(0o644)
+        path.write_bytes(b"altered")
+    problem(hands.get(lease["token"], file["url"]), 409)
+    states = [row.state for row in served.bench.ledger.tasks(job.key) if row.step == "copy"]
+    assert "corrupt" in states
+
+
+def test_a_cancelled_job_is_told_with_the_renewal(served: Served, job: Job) -> None:
+    hands = served.hands()
+    (plan,) = hands.claim()
+    served.bench.ledger.cancel(job.key, reason="no")
+    held = [{"lease": plan["token"], "progress": 0.5}]
+    renewed = hands.said("renew", process="hands", leases=held)
+    assert renewed == {"lost": [], "cancelled": [plan["task"]]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import threading
@@ -27,6 +28,7 @@ from intermission.backends.store.local import LocalStore
 from intermission.composition.fleet import Fleet
 from intermission.engine.workspace import Workspace
 from intermission.model import Job
+from intermission.pipeline import Pipeline
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.ledger import Ledger
 from intermission.ports.registry import Registry
@@ -46,6 +48,8 @@ class Bench:
         self.settings = Settings(admin_secret=None if secret is None else SecretStr(secret))
         self.clock = FakeClock()
         self.app = SimpleNamespace(clock=self.clock)
+        self.pipelines: dict[str, Pipeline] = {}
+        """The code that the server has, by name."""
         self._threads = threading.local()
         self.use(folder, SystemClock())
 
@@ -65,6 +69,12 @@ class Bench:
                 known[1].close()
             known = self._threads.known = self.folder, self.open_ledger()
         return known[1]
+
+    def pipeline(self, job: Job) -> Pipeline | None:
+        return self.pipelines.get(job.pipeline)
+
+    def notify(self, priority: int = 0) -> None:
+        """Nobody waits."""
 
     def workspace(self, job: Job) -> Workspace:
         folder = self.folder / "jobs" / job.key
@@ -111,6 +121,51 @@ def listening(app: FastAPI, **options: Any) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
+class Hands:
+    """A worker that makes every call by itself."""
+
+    client: httpx.Client
+    url: str
+    key: str
+
+    def ask(self, call: str, **body: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        url = f"{self.url}/api/v1/worker/{call}"
+        return self.client.post(url, json=body, headers=headers)
+
+    def said(self, call: str, **body: Any) -> Any:
+        answer = self.ask(call, **body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def claim(self, room: int = 1, **more: Any) -> list[dict[str, Any]]:
+        return self.said("claim", process="hands", room=room, **more)["leases"]
+
+    def get(self, token: str, path: str, **headers: str) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.key}", "Intermission-Lease": token, **headers}
+        return self.client.get(self.url + path, headers=headers)
+
+    def put(self, token: str, name: str, body: bytes, sha256: str | None = None) -> httpx.Response:
+        headers = {
+            "Authorization": f"Bearer {self.key}",
+            "Intermission-Lease": token,
+            "X-Content-SHA256": sha256 or hashlib.sha256(body).hexdigest(),
+        }
+        url = f"{self.url}/api/v1/worker/artifacts/{name}"
+        return self.client.put(url, content=body, headers=headers)
+
+    def add(self, token: str, name: str, body: bytes) -> dict[str, Any]:
+        answer = self.put(token, name, body)
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    def complete(self, token: str, result: Any, *files: dict[str, Any]) -> dict[str, Any]:
+        text = result if isinstance(result, str) else json.dumps(result)
+        done = [{"lease": token, "result": text, "files": files}]
+        return self.said("complete", done=done)["ends"][0]
+
+
+@dataclass(frozen=True)
 class Served:
     """A server, and hands to use it with."""
 
@@ -134,6 +189,9 @@ class Served:
         answer = self.call("POST", "/api/v1/workers", ADMIN, asked)
         assert answer.status_code == 201, answer.text
         return answer.json()["id"], answer.json()["key"]
+
+    def hands(self, key: str | None = None, url: str | None = None) -> Hands:
+        return Hands(self.client, url or self.url, key or self.register()[1])
 
     def worker(self) -> HttpLedger:
         return HttpLedger(self.url, self.register()[1])

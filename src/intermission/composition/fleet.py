@@ -13,7 +13,7 @@ from intermission.composition.ledgers import shared_ledger
 from intermission.composition.locations import Location, as_location
 from intermission.engine.open_job import OpenJob
 from intermission.engine.workspace import Workspace
-from intermission.errors import UsageError
+from intermission.errors import NoPipeline, UsageError
 from intermission.maintenance.superseded_outputs import bring_back
 from intermission.model import Job
 from intermission.pipeline import Pipeline
@@ -51,6 +51,13 @@ class Fleet:
         if not hasattr(self._threads, "ledger"):
             self._threads.ledger = self._open()
         return self._threads.ledger
+
+    def pipeline(self, job: Job) -> Pipeline | None:
+        """The code of a job, where this process has it."""
+        try:
+            return self.app.catalog.of(job).pipeline
+        except NoPipeline:
+            return None
 
     def workspace(self, job: Job) -> Workspace:
         """Where a job's receipts, artifacts and outputs are."""

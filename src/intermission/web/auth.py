@@ -6,6 +6,7 @@ Nothing here decides about leases but whose they are.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ class Caller:
     """Whoever calls: a worker, or the administrator, for whom `worker` is None."""
 
     worker: WorkerRow | None = None
+    secret: bytes = b""
+    """Signs the lease tokens that this caller is given."""
 
     @property
     def name(self) -> str:
@@ -75,7 +78,8 @@ class Keys:
             )
         if not given.startswith(KEY_START):
             return self.admin(request)
-        return Caller(self._worker(given))
+        worker = self._worker(given)
+        return Caller(worker, worker.sealing)
 
     def visitor(self, request: Request) -> Caller | None:
         """Anybody, where the server has no secret and so answers to this machine alone."""
@@ -109,7 +113,7 @@ class Keys:
                 "this needs the server's admin_secret, and what was sent is another.",
                 remedy="Send the secret that the server was started with.",
             )
-        return Caller()
+        return Caller(secret=hashlib.sha256(b"lease:" + self._secret).digest())
 
     def _worker(self, given: str) -> WorkerRow:
         prefix = prefix_of(given)

@@ -21,6 +21,7 @@ from intermission import __version__
 from intermission.backends.http import rpc_schema
 from intermission.backends.registry.keys import mint
 from intermission.composition.fleet import Fleet
+from intermission.operations.remote_work import RemoteWork
 from intermission.operations.workers import new_key, no_worker
 from intermission.ports.clock import Clock
 from intermission.ports.registry import Registry, WorkerRow
@@ -29,6 +30,7 @@ from intermission.web.problems import Problem, documented
 from intermission.web.request_body import parse, read_body
 from intermission.web.worker_ledger import add_ledger, json_body
 from intermission.web.worker_store import OBJECT_MAX_BYTES, add_files
+from intermission.web.worker_tasks import add_tasks
 
 API = "/api/v1"
 REGISTRATION_MAX_BYTES = 256 * 1024
@@ -60,6 +62,7 @@ def worker_router(
     clock = fleet.app.clock
     keys = Keys(registry, fleet.settings.admin_secret, clock)
     router = APIRouter()
+    add_tasks(router, RemoteWork(fleet, artifact_max_bytes=object_max_bytes), keys)
     add_ledger(router, fleet, keys)
     add_files(router, fleet, keys, max_bytes=object_max_bytes)
     _add_registration(router, registry, keys, clock)

@@ -54,7 +54,7 @@ def add_ledger(router: APIRouter, fleet: Fleet, keys: Keys) -> None:
             summary=f"The ledger's {method.name}",
             response_class=Response,
             responses=_described(method),
-            include_in_schema=method.for_workers,
+            include_in_schema=False,
             openapi_extra=json_body(method.call),
         )
 
@@ -173,7 +173,7 @@ def answered(ledger: Ledger, caller: Caller, call: rpc_schema.Call) -> Any:
 def _plain(ledger: Ledger, call: rpc_schema.Call) -> Any:
     """What is the same for everybody who may ask."""
     match call:
-        case rpc_schema.Spoil(task_ids=task_ids, reason=reason):
+        case rpc_schema.Invalidate(task_ids=task_ids, reason=reason):
             return ledger.invalidate(task_ids, reason=reason)
         case rpc_schema.Jobs():
             return ledger.jobs(**dict(call))
@@ -189,7 +189,7 @@ def _plain(ledger: Ledger, call: rpc_schema.Call) -> Any:
             return ledger.retry(job_key, task_ids)
         case rpc_schema.Cancel(job_key=job_key, reason=reason):
             return ledger.cancel(job_key, reason=reason)
-        case rpc_schema.Forget(job_key=job_key):
+        case rpc_schema.Delete(job_key=job_key):
             return ledger.delete(job_key)
         case rpc_schema.Limit(limit=limit):
             return ledger.limit(limit)

@@ -114,6 +114,7 @@ def add_files(
 def _add_source(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
     @router.get(
         f"{_JOB}/source/{{name}}",
+        include_in_schema=False,
         tags=_TAGS,
         operation_id="workerGetSource",
         response_class=Response,
@@ -138,6 +139,7 @@ def _add_source(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
 def _add_listing(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
     @router.get(
         f"{_JOB}/{{area}}",
+        include_in_schema=False,
         tags=_TAGS,
         operation_id="workerListObjects",
         response_class=Response,
@@ -160,6 +162,7 @@ def _add_listing(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
 
     @router.post(
         f"{_JOB}/{{area}}",
+        include_in_schema=False,
         tags=_TAGS,
         operation_id="workerMoveObject",
         status_code=204,
@@ -186,6 +189,7 @@ def _add_listing(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
 def _add_objects(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
     @router.get(
         _OBJECT,
+        include_in_schema=False,
         tags=_TAGS,
         operation_id="workerGetObject",
         response_class=Response,
@@ -234,6 +238,7 @@ def _add_objects(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
 def _add_writes(router: APIRouter, shelf: OpenJobs, keys: Keys, max_bytes: int) -> None:
     @router.put(
         _OBJECT,
+        include_in_schema=False,
         tags=_TAGS,
         operation_id="workerPutObject",
         status_code=201,
@@ -271,6 +276,7 @@ def _add_writes(router: APIRouter, shelf: OpenJobs, keys: Keys, max_bytes: int) 
 
     @router.delete(
         _OBJECT,
+        include_in_schema=False,
         tags=_TAGS,
         operation_id="workerDeleteObject",
         status_code=204,

@@ -64,8 +64,7 @@ def routes(client: TestClient) -> list[Route]:
         names["key"] = "self-test/a" if "/worker/" in path else KEY
         if not path.endswith("/stream"):
             found += [(method.upper(), path.format(**names)) for method in item]
-    hidden = (method.name for method in rpc_schema.METHODS.values() if not method.for_workers)
-    return found + [("POST", f"{rpc_schema.API}/ledger/{name}") for name in hidden]
+    return found + [("POST", f"{rpc_schema.API}/ledger/{name}") for name in rpc_schema.METHODS]
 
 
 def bearer(secret: str) -> dict[str, str]:

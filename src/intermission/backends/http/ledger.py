@@ -136,10 +136,10 @@ class HttpLedger:
         return self._call(rpc_schema.Cancel(job_key=job_key, reason=reason))
 
     def invalidate(self, task_ids: Collection[int], *, reason: str) -> list[TaskRow]:
-        return self._call(rpc_schema.Spoil(task_ids=tuple(task_ids), reason=reason))
+        return self._call(rpc_schema.Invalidate(task_ids=tuple(task_ids), reason=reason))
 
     def delete(self, job_key: str) -> bool:
-        return self._call(rpc_schema.Forget(job_key=job_key))
+        return self._call(rpc_schema.Delete(job_key=job_key))
 
     def mark(self, job_key: str, state: JobState, *, reason: str | None = None) -> bool:
         return self._call(rpc_schema.Mark(job_key=job_key, state=state, reason=reason))

@@ -130,12 +130,12 @@ class Cancel(Call):
     reason: str
 
 
-class Spoil(Call):
+class Invalidate(Call):
     task_ids: tuple[Number, ...]
     reason: str
 
 
-class Forget(Call):
+class Delete(Call):
     job_key: Prefix
 
 
@@ -234,7 +234,7 @@ METHODS: Mapping[str, Method] = {
         _method(Release, int, for_workers=True),
         _method(Defer, bool, for_workers=True),
         _method(Rescue, int, for_workers=True),
-        _method(Spoil, list[TaskRow], for_workers=True),
+        _method(Invalidate, list[TaskRow], for_workers=True),
         _method(Mark, bool, for_workers=True),
         _method(Jobs, list[JobRow], for_workers=True, writes=False),
         _method(Receipts, list[tuple[TaskRow, Output]], for_workers=True, writes=False),
@@ -243,7 +243,7 @@ METHODS: Mapping[str, Method] = {
         _method(Submit, bool),
         _method(Retry, int),
         _method(Cancel, bool),
-        _method(Forget, bool),
+        _method(Delete, bool),
         _method(Limit, None),
         _method(Limits, list[model.Limit], writes=False),
         _method(Deferred, Lease | None, writes=False),

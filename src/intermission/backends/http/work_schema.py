@@ -1,0 +1,231 @@
+"""The documents of the worker API: what a worker asks for, and what a server answers.
+
+Both ends take them from here, and `docs/reference/worker-api.md` describes them for workers in
+other languages. A request is read strictly, an answer leniently. No document grows with a plan or
+with a fan-in: inputs come in pages, and a result that is not small is an artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from intermission.backends.http.rpc_schema import API, Call, Label, Name, Number, Seconds
+from intermission.model import Reason
+
+LEASE_HEADER = "Intermission-Lease"
+"""Carries the lease token of the task whose inputs, source or artifacts a call is about."""
+BODY_MAX_BYTES = 8 * 1024**2
+LEASES_MAX = 1000
+"""As many leases in one call, at most."""
+PAGE_MAX = 500
+PAGE_MAX_BYTES = 512 * 1024
+"""A page of inputs ends with the output that reaches one of these."""
+FIRST_PAGE_MAX = 16
+FIRST_PAGE_MAX_BYTES = 8 * 1024
+"""As much of each input comes with the lease itself."""
+FILES_MAX = 20_000
+TOKEN_MAX = 4096
+
+CLAIM, RENEW, COMPLETE = f"{API}/claim", f"{API}/renew", f"{API}/complete"
+FAIL, RELEASE, DEFER = f"{API}/fail", f"{API}/release", f"{API}/defer"
+INPUTS, FILE, SOURCE = f"{API}/inputs", f"{API}/file", f"{API}/source"
+ARTIFACTS = f"{API}/artifacts"
+
+Token = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Result = Annotated[str, Field(max_length=1024**2)]
+TaskReason = Literal[Reason.FAILED, Reason.TIMED_OUT, Reason.CRASHED, Reason.INVALID]
+Message = Annotated[str, Field(max_length=20_000)]
+LeaseSeconds = Annotated[float, Field(ge=0.5, le=3600)]
+
+
+class Claim(Call):
+    """What a worker has room for."""
+
+    process: Name
+    room: Annotated[int, Field(ge=1, le=LEASES_MAX)]
+    lease_s: LeaseSeconds | None = None
+    """The server's own setting, unless the worker asks for another."""
+    offers: Annotated[tuple[Label, ...], Field(max_length=100)] = ()
+    runs: Annotated[tuple[Name, ...], Field(max_length=1000)] | None = None
+    """The codes (`pipeline@graph`) it can run; null for any."""
+    host: Name | None = None
+    """The machine, so that one which cannot run a task is not given it again."""
+    begin: bool = True
+    """Whether all of them are started at once; else a heartbeat says when each is."""
+
+
+class HeldLease(Call):
+    lease: Token
+    progress: Annotated[float, Field(ge=0, le=1)] = 0.0
+    begun: bool = True
+
+
+class Renew(Call):
+    process: Name
+    leases: Annotated[list[HeldLease], Field(max_length=LEASES_MAX)]
+    lease_s: LeaseSeconds | None = None
+
+
+class Artifact(Call):
+    """A file that was uploaded under a lease."""
+
+    name: Annotated[str, Field(min_length=1, max_length=512)]
+    size_bytes: Number
+    sha256: Sha256
+
+
+class Done(Call):
+    lease: Token
+    result: Result
+    """JSON; empty when it is the artifact `result.json`."""
+    files: Annotated[list[Artifact], Field(max_length=FILES_MAX)] = Field(
+        default_factory=list[Artifact]
+    )
+
+
+class Complete(Call):
+    done: Annotated[list[Done], Field(max_length=LEASES_MAX)]
+
+
+class FailedAttempt(Call):
+    lease: Token
+    error: Name
+    message: Message
+    reason: TaskReason = Reason.FAILED
+    permanent: bool = False
+    retry_after_s: Seconds | None = None
+
+
+class Fail(Call):
+    failed: Annotated[list[FailedAttempt], Field(max_length=LEASES_MAX)]
+
+
+class Release(Call):
+    leases: Annotated[list[Token], Field(max_length=LEASES_MAX)]
+    reason: Reason
+    message: Message = ""
+    host: Name | None = None
+    """The machine that cannot run these tasks; null where nobody is to blame."""
+    exclude_s: Seconds = 60.0
+    """How long it does not get them."""
+
+
+class Defer(Call):
+    lease: Token
+    token: Annotated[str, Field(min_length=1, max_length=4096)]
+    timeout_s: Seconds
+
+
+class Answer(BaseModel):
+    """What a server answers; a newer one may say more."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class FileReference(Answer):
+    name: str
+    size_bytes: int
+    sha256: str
+    url: str
+    """Below the server: sent with the key and the lease token. Absolute: sent with neither."""
+
+
+class InputOutput(Answer):
+    """What one task upstream made."""
+
+    index: int
+    key: str
+    result: str | None
+    """JSON; empty when it is the file `result.json`; null for a chunk that was skipped."""
+    files: list[FileReference]
+
+
+class InputPage(Answer):
+    outputs: list[InputOutput]
+    next: int | None
+    """Ask with `after` set to this for the next page; null at the end."""
+
+
+class TaskInput(InputPage):
+    step: str
+    is_list: bool
+    """Whether the step takes all outputs of the step above, or one."""
+
+
+class SourceReference(Answer):
+    name: str
+    size_bytes: int
+    fingerprint: str
+    url: str
+
+
+class LeasedTask(Answer):
+    """A lease, and everything that is needed to run its task."""
+
+    token: str
+    task: int
+    fence: int
+    job: str
+    pipeline: str
+    code: str
+    step: str
+    version: int
+    durable: bool
+    params: Mapping[str, Any]
+    chunk: Any
+    index: int
+    attempt: int
+    key: str
+    """Equal for every attempt at this task: pass it on to a paid API."""
+    source: SourceReference
+    inputs: dict[str, TaskInput]
+    timeout_s: float | None
+    artifact_max_bytes: int
+    result_max_bytes: int
+    lease_s: float
+    alone: bool
+    """Run nothing beside it: its last workers vanished, and it may be what killed them."""
+
+
+class Claimed(Answer):
+    leases: list[LeasedTask]
+    again: bool
+    """Whether to ask again at once: some tasks were already finished."""
+
+
+class Renewed(Answer):
+    lost: list[int]
+    cancelled: list[int]
+
+
+class End(Answer):
+    accepted: bool
+    problem: str = ""
+    """Why a result was refused; a lease that is lost has no problem but that."""
+
+
+class Completed(Answer):
+    ends: list[End]
+
+
+class Failed(Answer):
+    states: list[str | None]
+    """The state each task is in now; null for a lease that is lost."""
+
+
+class Released(Answer):
+    released: int
+
+
+class Deferred(Answer):
+    accepted: bool
+
+
+class Uploaded(Answer):
+    name: str
+    size_bytes: int
+    sha256: str

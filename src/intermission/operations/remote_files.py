@@ -1,0 +1,156 @@
+"""What a lease token opens of the files: the task's inputs, its source, and its own artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlencode
+
+from intermission.backends.http import work_schema as wire
+from intermission.engine import completion
+from intermission.errors import (
+    AlreadyExists,
+    CorruptArtifact,
+    NotFound,
+    UsageError,
+)
+from intermission.model import (
+    FileRef,
+    Lease,
+    Output,
+    Source,
+)
+from intermission.operations.held_tasks import HeldTask, HeldTasks, Worker
+from intermission.pipeline.context import RESULT_NAME, is_output_name
+
+
+class RemoteFiles:
+    """The files of tasks that workers hold. For any thread."""
+
+    def __init__(self, tasks: HeldTasks) -> None:
+        self._tasks = tasks
+
+    def inputs(self, worker: Worker, lease: str, param: str, after: int) -> wire.InputPage:
+        """A page of what the tasks upstream made."""
+        held = self._tasks.current(worker, lease)
+        return page(held, param, after, wire.PAGE_MAX, wire.PAGE_MAX_BYTES)
+
+    @contextmanager
+    def input_file(
+        self, worker: Worker, lease: str, param: str, index: int, name: str
+    ) -> Iterator[tuple[Path, FileRef]]:
+        """A file of an input, its bytes as its receipt says, for as long as this lasts."""
+        held = self._tasks.current(worker, lease)
+        outputs = dict(_indexed(held.lease, param))
+        output = outputs.get(index)
+        ref = next((file for file in output.files if file.name == name), None) if output else None
+        if output is None or ref is None:
+            raise NotFound(f"input {param} of this task has no file {name} at {index}.")
+        opened = held.opened
+        with TemporaryDirectory(prefix="intermission-") as folder:
+            to = Path(folder, Path(name).name)
+            try:
+                path = opened.store.fetch(ref.key, to, size_bytes=ref.size_bytes, sha256=ref.sha256)
+            except CorruptArtifact as e:
+                lost = {output.task_key: [ref.key]}
+                completion.invalidate(self._tasks.ledger, opened.store, opened.job, lost, str(e))
+                raise
+            yield path, ref
+
+    def source(self, worker: Worker, lease: str) -> tuple[Path, Source]:
+        """The source of a task's job, checked to be the one it was planned for."""
+        opened = self._tasks.current(worker, lease).opened
+        source = opened.job.source
+        opened.check_source(source)
+        fetch = opened.workspace.fetch_source
+        return (source.path if fetch is None else fetch(source)), source
+
+    def spool(self, worker: Worker, lease: str, name: str) -> Path:
+        """Where to keep an artifact's bytes until they are all there. Raises for a bad name."""
+        held = self._tasks.current(worker, lease)
+        if not (is_output_name(name) or name == RESULT_NAME):
+            raise UsageError(
+                f"an artifact cannot be called {name[:200]!r}.",
+                remedy="Use letters, digits, spaces and -_.@+=,()[] in each part of the name.",
+            )
+        if not held.spec.durable:
+            raise UsageError(
+                f"step {held.spec.name} is not durable: it keeps no files.",
+                remedy="Give its result to complete.",
+            )
+        return held.opened.scratch / "uploads"
+
+    def add_artifact(
+        self, worker: Worker, lease: str, name: str, body: bytes | Path, sha256: str
+    ) -> wire.Uploaded:
+        """Keep an artifact of an attempt. The same bytes again are no error."""
+        held = self._tasks.current(worker, lease)
+        key = f"{held.prefix}/{name}"
+        size_bytes = len(body) if isinstance(body, bytes) else body.stat().st_size
+        try:
+            held.opened.store.create(key, body)
+        except AlreadyExists:
+            with TemporaryDirectory(prefix="intermission-") as folder:
+                try:
+                    to = Path(folder, "standing")
+                    held.opened.store.fetch(key, to, size_bytes=size_bytes, sha256=sha256)
+                except CorruptArtifact:
+                    raise AlreadyExists(
+                        f"this attempt has another {name}.", remedy="Give the file another name."
+                    ) from None
+        return wire.Uploaded(name=name, size_bytes=size_bytes, sha256=sha256)
+
+
+def first_page(held: HeldTask, param: str) -> wire.InputPage:
+    """As much of an input as comes with a lease."""
+    return page(held, param, -1, wire.FIRST_PAGE_MAX, wire.FIRST_PAGE_MAX_BYTES)
+
+
+def page(held: HeldTask, param: str, after: int, max_count: int, max_bytes: int) -> wire.InputPage:
+    if param not in held.lease.inputs:
+        raise NotFound(f"step {held.lease.step} has no input {param}.")
+    outputs: list[wire.InputOutput] = []
+    size_bytes = 0
+    rest = (pair for pair in _indexed(held.lease, param) if pair[0] > after)
+    for index, output in rest:
+        if outputs and (len(outputs) >= max_count or size_bytes >= max_bytes):
+            return wire.InputPage(outputs=outputs, next=outputs[-1].index)
+        one = _output_document(param, index, output)
+        size_bytes += len(one.result or "") + sum(len(file.url) + 200 for file in one.files)
+        if outputs or max_count > wire.FIRST_PAGE_MAX or size_bytes <= max_bytes:
+            outputs.append(one)
+        else:  # with a lease comes only what is small
+            return wire.InputPage(outputs=[], next=after)
+    return wire.InputPage(outputs=outputs, next=None)
+
+
+def _indexed(lease: Lease, param: str) -> Iterable[tuple[int, Output | None]]:
+    """The outputs that a parameter takes, each with its index."""
+    value = lease.inputs.get(param)
+    return enumerate(value) if isinstance(value, tuple) else [(0, value)]
+
+
+def _output_document(param: str, index: int, output: Output | None) -> wire.InputOutput:
+    if output is None:
+        return wire.InputOutput(index=index, key="", result=None, files=[])
+    return wire.InputOutput(
+        index=index,
+        key=output.task_key,
+        result=output.result,
+        files=[
+            wire.FileReference(
+                name=file.name,
+                size_bytes=file.size_bytes,
+                sha256=file.sha256,
+                url=_file_url(param, index, file.name),
+            )
+            for file in output.files
+        ],
+    )
+
+
+def _file_url(param: str, index: int, name: str) -> str:
+    asked = urlencode({"input": param, "index": index, "name": name})
+    return f"{wire.FILE}?{asked}"

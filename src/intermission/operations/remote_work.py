@@ -1,0 +1,381 @@
+"""Work for workers that reach neither the ledger nor the storage: leases, files and ends.
+
+A worker has a lease token for each task it was given, and with it reads that task's inputs and
+source, adds files to that attempt and ends it. Everything that others believe is written here:
+the receipt, the tasks of a plan, the outputs. So a worker can spoil the result of a task that it
+holds, and nothing else. Whatever is kept in memory can be read again from the ledger: a server
+may be restarted at any time, and several may share one ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from intermission.backends.http import work_schema as wire
+from intermission.composition.fleet import Fleet
+from intermission.engine import completion
+from intermission.engine.planning import parts, together
+from intermission.engine.publish import publish
+from intermission.engine.receipt import (
+    adopt,
+    commit,
+    peek,
+    receipt_key,
+)
+from intermission.errors import (
+    IntermissionError,
+    Permanent,
+    UsageError,
+)
+from intermission.model import (
+    RESULT_INLINE_MAX_BYTES,
+    Completion,
+    EdgeKind,
+    FileRef,
+    Heartbeat,
+    Lease,
+    Output,
+    Reason,
+    Receipt,
+    TaskState,
+)
+from intermission.operations.held_tasks import HeldTask, HeldTasks, NoLease, Worker
+from intermission.operations.lease_tokens import read_token
+from intermission.operations.remote_files import RemoteFiles, first_page
+from intermission.operations.remote_results import Refused, checked_result
+from intermission.pipeline.context import RESULT_NAME, is_output_name
+from intermission.ports.ledger import Ledger
+from intermission.ports.slot_protocol import Failed
+
+ARTIFACT_MAX_BYTES = 256 * 1024**3
+JITTER = 0.2
+RESCUE_SHARE = 1 / 12
+"""How much of a lease's life passes between two looks for leases that ended."""
+
+
+class RemoteWork:
+    """What a server does for its workers. For any thread."""
+
+    def __init__(self, fleet: Fleet, *, artifact_max_bytes: int = ARTIFACT_MAX_BYTES) -> None:
+        self.artifact_max_bytes = artifact_max_bytes
+        self._fleet = fleet
+        self._settings = fleet.settings
+        self._tasks = HeldTasks(fleet)
+        self.files = RemoteFiles(self._tasks)
+        self._lock = threading.Lock()
+        self._rescued_s = 0.0
+
+    def claim(self, worker: Worker, asked: wire.Claim) -> wire.Claimed:
+        """Leases for as many tasks as there is room for, highest priority first."""
+        self._rescue()
+        process = worker.process(asked.process)
+        lease_s = asked.lease_s or self._settings.lease_ttl_s
+        asked_at_s = time.monotonic()
+        leases = self._ledger.claim(
+            process,
+            asked.room,
+            lease_ttl_s=lease_s,
+            host=_host(worker, asked.host),
+            offers=asked.offers,
+            runs=asked.runs,
+            begin=asked.begin,
+        )
+        given: list[wire.LeasedTask] = []
+        waiting = list(leases)
+        try:
+            while waiting:
+                held = self._tasks.hold(waiting[0], process, asked_at_s + lease_s)
+                if held is not None and not self._adopted(held):
+                    given.append(self._described(held, worker, lease_s))
+                waiting.pop(0)
+        except BaseException:
+            # Whoever asked hears nothing of these, so nobody would run them before they expire.
+            with suppress(IntermissionError):
+                unheard = [(one.task_id, one.fence) for one in leases]
+                self._ledger.release(
+                    unheard, reason=Reason.LEASE_LOST, message="the claim was not answered"
+                )
+            raise
+        return wire.Claimed(leases=given, again=len(given) < len(leases))
+
+    def renew(self, worker: Worker, asked: wire.Renew) -> wire.Renewed:
+        """Extend leases and take their progress; which are lost, which are cancelled."""
+        lease_s = asked.lease_s or self._settings.lease_ttl_s
+        tokens = {
+            one.lease: token
+            for one in asked.leases
+            if (token := read_token(one.lease, worker.secret)) is not None
+        }
+        asked_at_s = time.monotonic()
+        heartbeats = [
+            Heartbeat(tokens[one.lease].task_id, tokens[one.lease].fence, one.progress, one.begun)
+            for one in asked.leases
+            if one.lease in tokens
+        ]
+        process = worker.process(asked.process)
+        answer = self._ledger.renew(process, heartbeats, lease_ttl_s=lease_s)
+        gone = answer.lost | answer.cancelled
+        held = {(token.task_id, token.fence) for token in tokens.values()}
+        ended = {lease for lease in held if lease[0] in gone}
+        self._tasks.renewed(held - ended, asked_at_s + lease_s)
+        self._tasks.forget(ended)
+        return wire.Renewed(lost=sorted(answer.lost), cancelled=sorted(answer.cancelled))
+
+    def complete(self, worker: Worker, asked: wire.Complete) -> wire.Completed:
+        """Write receipts, put outputs in place, and record the ends; which were accepted.
+
+        A repeat is answered as the first call was.
+        """
+        ends = [wire.End(accepted=False)] * len(asked.done)
+        by_job: dict[str, list[tuple[int, HeldTask, Completion]]] = {}
+        for at, done in enumerate(asked.done):
+            try:
+                held = self._tasks.find(worker, done.lease)
+                finished = self._finished(held, done)
+                by_job.setdefault(held.lease.job_key, []).append((at, held, finished))
+            except NoLease:
+                continue
+            except (Refused, Permanent, UsageError) as e:
+                ends[at] = wire.End(accepted=False, problem=str(e))
+        for some in by_job.values():
+            accepted = self._record([(held, finished) for _, held, finished in some])
+            for (at, _, _), is_accepted in zip(some, accepted, strict=True):
+                ends[at] = wire.End(accepted=is_accepted)
+        return wire.Completed(ends=ends)
+
+    def fail(self, worker: Worker, asked: wire.Fail) -> wire.Failed:
+        """Record failed attempts; the state each task is in now."""
+        states: list[str | None] = []
+        for one in asked.failed:
+            state: TaskState | None = None
+            with suppress(NoLease):
+                held = self._tasks.find(worker, one.lease)
+                failed = Failed(
+                    held.lease.task_id,
+                    held.lease.fence,
+                    one.error,
+                    one.message,
+                    one.permanent,
+                    one.retry_after_s,
+                )
+                delays_s = self._settings.retry_delays_s
+                failure = completion.failure(held.opened.job, held.lease, failed, delays_s, JITTER)
+                (state,) = self._ledger.fail([replace(failure, code=one.reason)])
+                self._tasks.let_go(held)
+            states.append(None if state is None else state.value)
+        return wire.Failed(states=states)
+
+    def release(self, worker: Worker, asked: wire.Release) -> wire.Released:
+        """Take leases back; the attempts do not count."""
+        tokens = [read_token(text, worker.secret) for text in asked.leases]
+        leases = [(token.task_id, token.fence) for token in tokens if token is not None]
+        self._tasks.forget(leases)
+        released = self._ledger.release(
+            leases,
+            reason=asked.reason,
+            message=asked.message or None,
+            host=_host(worker, asked.host) or None,
+            until_s=asked.exclude_s,
+        )
+        return wire.Released(released=released)
+
+    def defer(self, worker: Worker, asked: wire.Defer) -> wire.Deferred:
+        """Keep a task running without a worker until its token is reported, or the time-out."""
+        token = read_token(asked.lease, worker.secret)
+        accepted = token is not None and self._ledger.defer(
+            token.task_id, token.fence, token=asked.token, timeout_s=asked.timeout_s
+        )
+        return wire.Deferred(accepted=accepted)
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._fleet.ledger
+
+    def _rescue(self) -> None:
+        """Give vanished workers' tasks back. Idle workers ask often, so this is often enough."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s - self._rescued_s < self._settings.lease_ttl_s * RESCUE_SHARE:
+                return
+            self._rescued_s = now_s
+        self._ledger.rescue()
+
+    def _adopted(self, held: HeldTask) -> bool:
+        """Whether a task was finished before, in which case it is recorded and needs no worker."""
+        store, spec = held.opened.store, held.spec
+        if not spec.durable or store.stat(receipt_key(spec.name, held.receipt_key)) is None:
+            return False
+        receipt = adopt(store, spec.name, held.receipt_key, held.opened.scratch)
+        if receipt is None:
+            return False
+        self._publish(held, receipt)
+        self._record([(held, _completion(held.lease, receipt, adopted=True))])
+        return True
+
+    def _described(self, held: HeldTask, worker: Worker, lease_s: float) -> wire.LeasedTask:
+        lease, job, spec = held.lease, held.opened.job, held.spec
+        inputs = {
+            edge.param: wire.TaskInput(
+                step=edge.upstream,
+                is_list=edge.kind is EdgeKind.ALL,
+                **dict(first_page(held, edge.param)),
+            )
+            for edge in spec.edges
+        }
+        source = job.source
+        return wire.LeasedTask(
+            token=held.token.sign(worker.secret),
+            task=lease.task_id,
+            fence=lease.fence,
+            job=job.key,
+            pipeline=job.pipeline,
+            code=job.code,
+            step=spec.name,
+            version=spec.version,
+            durable=spec.durable,
+            params=json.loads(job.params),
+            chunk=None if lease.chunk is None else json.loads(lease.chunk),
+            index=lease.index,
+            attempt=lease.attempt,
+            key=lease.key,
+            source=wire.SourceReference(
+                name=source.name,
+                size_bytes=source.size_bytes,
+                fingerprint=source.fingerprint,
+                url=wire.SOURCE,
+            ),
+            inputs=inputs,
+            timeout_s=spec.timeout_s,
+            artifact_max_bytes=self.artifact_max_bytes,
+            result_max_bytes=RESULT_INLINE_MAX_BYTES,
+            lease_s=lease_s,
+            alone=lease.alone,
+        )
+
+    def _finished(self, held: HeldTask, done: wire.Done) -> Completion:
+        """A task's end with its receipt, which is created here unless one stands already."""
+        lease, spec, store = held.lease, held.spec, held.opened.store
+        if not spec.durable:
+            if done.files:
+                raise Refused(f"step {spec.name} is not durable: it keeps no files.")
+            result = checked_result(held.opened.pipeline, spec, done.result, {})
+            return Completion(lease.task_id, lease.fence, result, key=lease.key)
+        if not self._tasks.is_current(held):
+            standing = peek(store, spec.name, held.receipt_key)
+            if standing is None or standing.attempt != held.token.attempt:
+                raise NoLease("the lease ended.")
+            return _completion(lease, standing, adopted=False)
+        files = self._uploaded(held, done.files)
+        receipt = Receipt(
+            task_key=held.receipt_key,
+            step=spec.name,
+            version=spec.version,
+            attempt=held.token.attempt,
+            fence=lease.fence,
+            result=self._result(held, done, files),
+            files=files,
+            worker=held.token.process,
+            ended_ms=self._fleet.app.clock.now_ms(),
+            chunk=lease.chunk,
+            parts=parts(held.opened.job, spec, _upstream(lease)),
+        )
+        standing, is_ours = commit(store, receipt)
+        self._publish(held, standing)
+        return _completion(lease, standing, adopted=not is_ours)
+
+    def _uploaded(self, held: HeldTask, named: Sequence[wire.Artifact]) -> tuple[FileRef, ...]:
+        files: list[FileRef] = []
+        for one in sorted(named, key=lambda one: one.name):
+            if not (is_output_name(one.name) or one.name == RESULT_NAME):
+                raise Refused(f"an artifact cannot be called {one.name[:200]!r}.")
+            key = f"{held.prefix}/{one.name}"
+            stat = held.opened.store.stat(key)
+            if stat is None or stat.size_bytes != one.size_bytes:
+                found = "none" if stat is None else f"one of {stat.size_bytes}"
+                raise Refused(
+                    f"expected an uploaded artifact {one.name} of {one.size_bytes} bytes, found "
+                    f"{found}.",
+                    remedy="Upload the file with this lease, then complete the task.",
+                )
+            files.append(FileRef(one.name, key, one.size_bytes, one.sha256))
+        return tuple(files)
+
+    def _result(self, held: HeldTask, done: wire.Done, files: tuple[FileRef, ...]) -> str:
+        """The result as the receipt has it, checked against the step's return type."""
+        pipeline, spec = held.opened.pipeline, held.spec
+        large = next((file for file in files if file.name == RESULT_NAME), None)
+        if done.result and large is None:
+            if len(done.result.encode()) > RESULT_INLINE_MAX_BYTES:
+                raise Refused(
+                    f"the result has more than {RESULT_INLINE_MAX_BYTES} bytes.",
+                    remedy=f"Upload it as the artifact {RESULT_NAME}, and leave the result empty.",
+                )
+            return checked_result(pipeline, spec, done.result, {file.name for file in files})
+        if done.result or large is None:
+            raise Refused(
+                f"expected a result, or an artifact {RESULT_NAME}, found both or none.",
+                remedy="Give exactly one of them.",
+            )
+        with TemporaryDirectory(prefix="intermission-") as folder:
+            path = held.opened.store.fetch(
+                large.key,
+                Path(folder, RESULT_NAME),
+                size_bytes=large.size_bytes,
+                sha256=large.sha256,
+            )
+            checked_result(pipeline, spec, path.read_text(), {file.name for file in files})
+        return ""
+
+    def _publish(self, held: HeldTask, receipt: Receipt) -> None:
+        opened, spec = held.opened, held.spec
+        if opened.outputs is not None and spec.publish is not None:
+            publish(
+                opened.store,
+                opened.outputs,
+                opened.job,
+                spec,
+                held.lease.index,
+                receipt.files,
+                opened.scratch,
+            )
+
+    def _record(self, finished: Sequence[tuple[HeldTask, Completion]]) -> list[bool]:
+        """Write ends of one job's tasks into the ledger, with what they unblock or add."""
+        opened = finished[0][0].opened
+        done = [(held.lease, end) for held, end in finished]
+        accepted = completion.complete(self._ledger, opened.store, opened.job, done, opened.scratch)
+        for held, _ in finished:
+            self._tasks.let_go(held)
+        needed = {edge.upstream for spec in opened.job.steps for edge in spec.edges}
+        if any(held.lease.step in needed for held, _ in finished):
+            self._fleet.notify()
+        return accepted
+
+
+def _completion(lease: Lease, receipt: Receipt, *, adopted: bool) -> Completion:
+    return Completion(lease.task_id, lease.fence, receipt.result, receipt, adopted, key=lease.key)
+
+
+def _upstream(lease: Lease) -> dict[str, str]:
+    return {
+        param: together(_key(output) for output in value)
+        if isinstance(value, tuple)
+        else _key(value)
+        for param, value in lease.inputs.items()
+    }
+
+
+def _key(output: Output | None) -> str:
+    return "gap" if output is None else output.task_key
+
+
+def _host(worker: Worker, name: str | None) -> str:
+    """A host as the ledger knows it: no worker speaks for another's machine."""
+    return "" if name is None else worker.process(name)
