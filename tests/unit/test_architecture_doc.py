@@ -55,8 +55,8 @@ def test_a_name_that_does_not_exist_is_noticed() -> None:
         resolve("intermission.ports.ledger.Ledger.nowhere")
 
 
-def test_the_task_takes_nine_hops() -> None:
+def test_the_task_takes_ten_hops() -> None:
     text = ARCHITECTURE.read_text()
-    stations = re.findall(r"^(\d+)\. `", text.split("## One task in nine hops")[1], re.MULTILINE)
+    stations = re.findall(r"^(\d+)\. `", text.split("## One task in ten hops")[1], re.MULTILINE)
     assert [int(number) for number in stations] == list(range(1, HOPS + 2))
     assert len(_NAME.findall(text)) > HOPS
