@@ -16,7 +16,7 @@ from intermission.backends.store.memory import MemoryStore
 from intermission.composition.fleet import Fleet
 from intermission.composition.uploads import Uploads
 from intermission.errors import LedgerError, StoreError, UsageError
-from intermission.model import Failure, identity
+from intermission.model import Failure, Reason, identity
 from intermission.ports.ledger import Ledger
 from intermission.services.alerting import (
     GIVE_UP_MS,
@@ -317,6 +317,26 @@ def test_after_an_error_that_nobody_expected_it_goes_on_from_its_cursor(
     world.stop.for_s = 30
     follower.run()
     assert world.messages() == ["a", "b"]
+
+
+def test_a_task_that_three_hosts_gave_back_is_told(world: World) -> None:
+    follower = world.follower()
+    submit(world.ledger, line_job(key=identity("a")))
+    for host in ("h1", "h1", "h2", "h3"):
+        (lease,) = world.ledger.claim(f"w-{host}", 1, lease_ttl_s=60)
+        world.ledger.release(
+            [(lease.task_id, lease.fence)],
+            reason=Reason.NO_DEVICE,
+            message=f"{host}: no camera",
+            host=host,
+            until_s=0.0,
+        )
+        follower.step(world.ledger)
+        assert bool(world.hook.got) == (host == "h3")
+    assert world.messages() == ["no camera"]
+    (_, told) = world.hook.tried[0]
+    assert (told["type"], told["data"]["subject"]["hosts"]) == ("task.stuck", 3)
+    assert "no worker can run" in told["data"]["message"]
 
 
 def test_quiet_events_move_the_cursor_now_and_then(world: World) -> None:

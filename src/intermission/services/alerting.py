@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,11 +23,11 @@ from intermission.composition.locations import is_url
 from intermission.composition.registries import open_registry
 from intermission.composition.uploads import Uploads
 from intermission.errors import AlreadyExists, IntermissionError, UsageError
-from intermission.model import Event, canonical, identity
+from intermission.model import CLAIMABLE, Event, canonical, identity
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
-from intermission.services.alerts import KINDS, Alert, Alerts, Situation
+from intermission.services.alerts import KINDS, STUCK_HOSTS, Alert, Alerts, Situation, is_refusal
 from intermission.services.health_checks import Queues, WorkerWatch, low_disk, registered, usage_of
 from intermission.services.supervisor import Service, Supervision
 from intermission.services.webhook import GONE, Answer, Hook, secret_bytes
@@ -111,6 +112,8 @@ class Follower:
         self._seq = self._saved_seq = 0
         self._save_at_s = self._look_at_s = 0.0
         self._pipelines: dict[str, str] = {}
+        self._refused: Counter[int] = Counter()
+        """By task: how often a host gave it back."""
         self._is_sound = False
         """Whether the place in the log and what the rules remember belong together."""
 
@@ -176,7 +179,20 @@ class Follower:
             if len(self._pipelines) >= PAGE:
                 self._pipelines.clear()
             self._pipelines[event.job_key] = rows[0].job.pipeline
-        return self._alerts.after(event, self._pipelines[event.job_key])
+        refusals = self._refusals(ledger, event) if is_refusal(event) else 0
+        return self._alerts.after(event, self._pipelines[event.job_key], refusals)
+
+    def _refusals(self, ledger: Ledger, event: Event) -> int:
+        """How many hosts have given a task back; the ledger is asked when it may be enough."""
+        task_id = event.task_id or 0
+        if len(self._refused) >= PAGE:
+            self._refused.clear()
+        self._refused[task_id] += 1
+        if self._refused[task_id] < STUCK_HOSTS:
+            return 0
+        step = (event.task or "").partition("[")[0]
+        rows = ledger.tasks(event.job_key, states=CLAIMABLE, step=step)
+        return next((row.refusals for row in rows if row.id == task_id), 0)
 
     def _deliver(self, alert: Alert) -> None:
         """Send until the receiver has it, or for a day. Raises `_Undelivered` when stopped."""

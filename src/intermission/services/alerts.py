@@ -20,6 +20,7 @@ T = TypeVar("T")
 KINDS = (
     "task.recovered",
     "task.exhausted",
+    "task.stuck",
     "failures.pattern",
     "worker.offline",
     "worker.online",
@@ -37,6 +38,15 @@ _REMEMBERED_MAX = 1000
 """Subjects, and patterns. With more at a time, those heard of least recently are forgotten: an
 alert of theirs may come sooner than its cooldown, and none is lost."""
 
+STUCK_HOSTS = 3
+"""When so many hosts have given a task back, a person has to know."""
+_REFUSALS = frozenset(
+    {
+        *(Reason.NO_PIPELINE, Reason.OTHER_VERSION, Reason.MISSING_PACKAGE, Reason.NO_DEVICE),
+        *(Reason.SCRATCH_FULL, Reason.SCRATCH_FAILED),
+        *(Reason.SOURCE_UNREACHABLE, Reason.STORE_UNREACHABLE),
+    }
+)
 _FAILED = frozenset({TaskState.RETRYING, TaskState.FAILED})
 # What differs between two failures of the same kind: quoted names, paths, numbers.
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|/[^\s:,;)]+|\b[0-9a-f]{8,}\b|\d+(?:[.:]\d+)*")
@@ -86,13 +96,18 @@ class Alerts:
 
     def concerns(self, event: Event) -> bool:
         """Whether an alert could follow from an event: only then its pipeline has to be known."""
-        return event.task is not None and (event.now in _FAILED or is_recovery(event))
+        return event.task is not None and (
+            event.now in _FAILED or is_recovery(event) or is_refusal(event)
+        )
 
-    def after(self, event: Event, pipeline: str) -> list[Alert]:
-        """The alerts that follow from an event of a job of this pipeline."""
+    def after(self, event: Event, pipeline: str, refusals: int = 0) -> list[Alert]:
+        """The alerts that follow from an event of a job of this pipeline.
+
+        `refusals` is how many hosts have given its task back.
+        """
         if not self.concerns(event):
             return []
-        found = [self._admitted(*one) for one in self._candidates(event, pipeline)]
+        found = [self._admitted(*one) for one in self._candidates(event, pipeline, refusals)]
         return [alert for alert in found if alert is not None]
 
     def about(self, situations: Iterable[Situation], now_ms: int) -> list[Alert]:
@@ -119,8 +134,12 @@ class Alerts:
         told = {key: _Told(at_ms, held_back) for key, at_ms, held_back in data["told"]}
         return cls(kinds, told, dict(data["failures"]))
 
-    def _candidates(self, event: Event, pipeline: str) -> Iterator[tuple[Alert, str]]:
+    def _candidates(
+        self, event: Event, pipeline: str, refusals: int
+    ) -> Iterator[tuple[Alert, str]]:
         """Alerts before any cooldown, with what each is about."""
+        if is_refusal(event) and refusals >= STUCK_HOSTS and "task.stuck" in self.kinds:
+            yield _stuck(event, pipeline, refusals), event.job_key
         if is_recovery(event) and "task.recovered" in self.kinds:
             yield _recovered(event, pipeline), event.job_key
         if event.now == TaskState.FAILED and "task.exhausted" in self.kinds:
@@ -156,6 +175,11 @@ class Alerts:
 def is_recovery(event: Event) -> bool:
     """Whether a lease ended because its worker vanished: a drain has another code."""
     return event.now == TaskState.ABANDONED and event.code == Reason.LOST
+
+
+def is_refusal(event: Event) -> bool:
+    """Whether a host gave a task back because it cannot run it."""
+    return event.now == TaskState.ABANDONED and event.code in _REFUSALS
 
 
 def pattern_of(message: str) -> str:
@@ -214,6 +238,18 @@ def _exhausted(event: Event, pipeline: str) -> Alert:
         f"{event.task} of {pipeline} failed for good: {event.message}",
         f"intermission logs {job} '{event.task}', and once it is put right: "
         f"intermission retry {job}",
+    )
+
+
+def _stuck(event: Event, pipeline: str, refusals: int) -> Alert:
+    return _alert(
+        "task.stuck",
+        event,
+        {**_subject(event, pipeline), "hosts": refusals},
+        f"no worker can run {event.task} of {pipeline}; {refusals} hosts gave it back, the last "
+        f"because: {event.message}",
+        "Put one of them right, or start a worker that can: the task waits, and no attempt is "
+        f"used up. intermission why {event.job_key[:10]} '{event.task}'",
     )
 
 

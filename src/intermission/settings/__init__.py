@@ -212,7 +212,10 @@ class Settings(BaseModel):
         default=None, description="what alerts are signed with: whsec_ and some base64"
     )
     webhook_kinds: Annotated[tuple[str, ...], BeforeValidator(split)] = Field(
-        default=("task.recovered", "task.exhausted", "failures.pattern", "queue.old", "disk.low"),
+        default=(
+            *("task.recovered", "task.exhausted", "task.stuck"),
+            *("failures.pattern", "queue.old", "disk.low"),
+        ),
         description="which alerts are sent",
     )
     webhook_allow_private: Literal["yes", "no"] = Field(
