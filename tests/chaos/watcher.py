@@ -63,7 +63,7 @@ class Watcher:
                 self._journal.note(host.name, f"could not start, and tries again\n{words}")
                 host.program.start()
                 continue
-            self.exits.append(f"{host.name} exited with {code}: {words}")
+            self.exits.append(f"{host.name} exited with {code}: {words.rpartition(chr(10))[2]}")
             self._journal.note(host.name, f"EXITED BY ITSELF with {code}\n{words}")
             host.program.start()
 
