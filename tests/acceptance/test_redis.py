@@ -131,11 +131,11 @@ def test_a_job_does_not_notice_that_redis_is_gone(
 
 KNOBS = """
 import sys
-from intermission.backends.notifier.redis import RedisBell
+from intermission.backends.notifier.redis import RedisNotifier
 from intermission.cli import main
 from intermission.engine import shared_jobs
 shared_jobs.POLL_S = float(sys.argv.pop(1))
-RedisBell.__init__.__kwdefaults__["open_s"] = 0.2
+RedisNotifier.__init__.__kwdefaults__["open_s"] = 0.2
 main()
 """
 """A worker that asks as often as it is told, and soon tries a server again that was away."""

@@ -42,7 +42,7 @@ def one_at_a_time(make: Callable[[], Notifier]) -> Callable[[], Notifier]:
     return open_notifier
 
 
-class TestLocalBell(NotifierContract):
+class TestLocalNotifier(NotifierContract):
     ALONE = True
 
     @pytest.fixture
@@ -55,7 +55,7 @@ def database(postgres: Databases) -> str:
     return postgres.empty()
 
 
-class TestNotifyBell(NotifierContract):
+class TestPostgresNotifier(NotifierContract):
     @pytest.fixture
     def open_notifier(self, database: str) -> Callable[[], Notifier]:
         return lambda: PostgresNotifier(database)
@@ -98,7 +98,7 @@ class TestNotifyBell(NotifierContract):
             assert notifier.failures == 0
 
 
-class TestRedisBell(NotifierContract):
+class TestRedisNotifier(NotifierContract):
     @pytest.fixture
     def open_notifier(self, valkey: str) -> Callable[[], Notifier]:
         fleet = os.urandom(8).hex()

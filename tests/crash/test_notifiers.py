@@ -201,8 +201,8 @@ def test_a_breaker_leaves_redis_alone_for_a_while(server: ValkeyServer, stack: E
 
 TAKER = """
 import sys, select
-from intermission.backends.notifier.redis import RedisBell
-notifier = RedisBell(sys.argv[1])
+from intermission.backends.notifier.redis import RedisNotifier
+notifier = RedisNotifier(sys.argv[1])
 select.select([notifier], [], [])
 notifier.hear()
 print("listens", flush=True)

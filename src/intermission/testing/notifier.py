@@ -1,6 +1,6 @@
-"""`BellContract`: what every notifier must do, as a pytest class.
+"""`NotifierContract`: what every notifier must do, as a pytest class.
 
-    class TestMyBell(BellContract):
+    class TestMyNotifier(NotifierContract):
         @pytest.fixture
         def open_notifier(self) -> Callable[[], Notifier]:
             return lambda: MyBell(...)
