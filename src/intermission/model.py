@@ -316,24 +316,6 @@ class Job:
         return cls(**data)
 
 
-def graph_of(steps: Iterable[StepSpec]) -> str:
-    """The identity of a graph: everything in it that decides what a step is called with."""
-    described = {
-        spec.name: {
-            "version": spec.version,
-            "kind": spec.kind,
-            "edges": sorted((edge.param, edge.upstream, edge.kind) for edge in spec.edges),
-            "params": sorted(spec.params),
-            "plan": spec.plan,
-            "reads_source": spec.reads_source,
-            "durable": spec.durable,
-            "skippable": spec.skippable,
-        }
-        for spec in steps
-    }
-    return identity("graph", canonical(described))
-
-
 def code_of(pipeline: str, graph: str) -> str:
     """The name under which workers say that they have a pipeline, in one version of it."""
     return f"{pipeline}@{graph[:16]}"
@@ -426,6 +408,8 @@ class Receipt:
     chunk: str | None = None
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
     """What its key was made of, so that a later run can say what changed."""
+    inputs: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By parameter, a digest of the results and files with receipts that it was made from."""
 
     def to_json(self) -> str:
         fields = {name: getattr(self, name) for name in self.__match_args__}

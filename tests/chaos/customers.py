@@ -117,7 +117,15 @@ class Customers:
         while not self._over.wait(GC_EVERY_S):
             for place in (self.fleet.media, self.fleet.store):
                 done = run_command(
-                    env, self.fleet.folder, "gc", place, "--grace-s", f"{LEASE_S:g}", "--json"
+                    env,
+                    self.fleet.folder,
+                    "gc",
+                    place,
+                    "--grace-s",
+                    f"{LEASE_S:g}",
+                    "--json",
+                    "--ledger",
+                    self.fleet.database.url,
                 )
                 if done.code != 0:
                     self.journal.note("gc", f"ended with {done.code}: {done.err[-300:]}")

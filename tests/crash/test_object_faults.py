@@ -20,6 +20,7 @@ import pytest
 
 from intermission.backends.store import retrying_client
 from intermission.backends.store.objects import ObjectStore
+from intermission.engine.receipt import commit, find, receipt_key, withdraw
 from intermission.errors import (
     AlreadyExists,
     IntermissionError,
@@ -27,6 +28,7 @@ from intermission.errors import (
     StoreError,
     StoreUnavailable,
 )
+from intermission.model import Receipt
 from servers.fault_proxy import (
     CUT_BODY,
     LOST_REPLY,
@@ -333,3 +335,29 @@ def test_a_listing_that_breaks_goes_on_where_it_stopped(bench: Bench) -> None:
     bench.proxy.arm(RESET, matching=is_second_page)
     assert [one.key for one in through.list("many/")] == keys
     assert any("start-after" in request.path for request in bench.proxy.requests)
+
+
+def test_a_late_withdrawal_takes_no_receipt_that_was_made_since(bench: Bench) -> None:
+    """A process judges a receipt, and sleeps in front of its last request while others finish."""
+    direct, through = bench.stores()
+    unsound, sound = (
+        Receipt("k", "hear", 1, attempt, fence, "1")
+        for fence, attempt in enumerate(("00001-a", "00002-b"), start=1)
+    )
+    judged, key = unsound.to_json().encode(), receipt_key("hear", "k")
+    for last in range(1, 10):
+        direct.replace(key, judged)
+
+        def finish_meanwhile(request: Request, at: int = last) -> bool:
+            if len(bench.proxy.requests) == at:
+                withdraw(direct, key, judged)
+                assert commit(direct, sound) == (sound, True)
+            return False
+
+        bench.proxy.arm(matching=finish_meanwhile)
+        withdraw(through, key, judged)
+        if len(bench.proxy.requests) < last:
+            assert find(direct, "hear", "k") is None  # nobody came in between
+            return
+        assert find(direct, "hear", "k") == sound
+    raise AssertionError("a withdrawal is a handful of requests")

@@ -10,11 +10,13 @@ from engine_bench import Bench
 from intermission import Chunk, Context, Pipeline, Source, step
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.planning import make_job
+from intermission.engine.receipt import receipt_key
 from intermission.engine.run_task import skipped_inputs
 from intermission.engine.source import identify
 from intermission.errors import Permanent, SourceChanged
-from intermission.model import RESULT_INLINE_MAX_BYTES, Job, JobState
+from intermission.model import RESULT_INLINE_MAX_BYTES, FileRef, Job, JobState, Receipt
 from intermission.pipeline import Deferred
+from intermission.telemetry import listen
 from intermission.testing.faults import Crashed, crashing
 from intermission.testing.simulator.sample_pipeline import GAP
 
@@ -217,3 +219,22 @@ class _Swapping(list[str]):
     def append(self, name: str) -> None:
         super().append(name)
         self._path.write_text("another content")
+
+
+def test_a_late_receipt_whose_files_are_gone_does_not_stand(tmp_path: Path) -> None:
+    """A stopped attempt wakes after its files were collected, and is first with its receipt."""
+    made = Bench(tmp_path)
+    made.submit()
+    (lease,) = made.take()
+    gone = FileRef("sound.wav", "artifacts/audio/k/00000-late/sound.wav", 1, "0" * 64)
+    late = Receipt(lease.key, "audio", 1, "00000-late", 0, "1", (gone,))
+
+    def passing(point: str) -> None:
+        if point == "before-receipt" and not made.keys("receipts/"):
+            made.store.create(receipt_key("audio", lease.key), late.to_json().encode())
+
+    with listen(passing):
+        assert made.finish(lease)
+    stands = made.receipt("audio")
+    assert stands.attempt != late.attempt
+    assert all(made.store.stat(file.key) is not None for file in stands.files)

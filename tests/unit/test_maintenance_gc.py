@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from engine_bench import Bench
 
-from intermission.maintenance.gc import Swept, collect
+from intermission.maintenance.gc import Swept, attempts_under_way, collect
+from intermission.model import Heartbeat
 from intermission.telemetry import listen
 
 GRACE_S = 100.0
@@ -125,3 +126,37 @@ def test_a_wall_clock_set_back_only_makes_it_wait(bench: Bench) -> None:
     assert sweep(bench) == Swept(0, 0, 1)
     bench.clock.advance(3600)
     assert sweep(bench).removed == 1
+
+
+def test_an_attempt_that_is_under_way_keeps_its_files(bench: Bench, tmp_path: Path) -> None:
+    """However long it runs: its files are named by nobody before it ends."""
+    new = Bench(tmp_path / "new")
+    new.submit()
+    (lease,) = new.take()
+
+    def passing(point: str) -> None:
+        if point == "after-artifacts":
+            for _ in range(3):
+                new.clock.advance(GRACE_S * 2)
+                new.ledger.renew("w", [Heartbeat(lease.task_id, lease.fence)], lease_ttl_s=60)
+                collect_beside(new)
+
+    with listen(passing):
+        assert new.finish(lease)
+    file = new.receipt("audio").files[0]
+    assert new.store.stat(file.key) is not None
+    new.store.create(f"artifacts/audio/{lease.key}/00007-dead/words.txt", b"of nobody any more")
+    new.clock.advance(GRACE_S)
+    assert collect_beside(new) == Swept(0, 0, 1)
+    new.clock.advance(GRACE_S)
+    assert collect_beside(new).removed == 1
+
+
+def collect_beside(bench: Bench) -> Swept:
+    """A pass that asks the ledger, as somebody else's on another machine."""
+    return collect(
+        bench.store,
+        bench.clock,
+        grace_s=GRACE_S,
+        under_way=lambda: attempts_under_way(bench.ledger, bench.store),
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from engine_bench import Bench
 
+from intermission.engine.publish import published_name
 from intermission.maintenance.verify import verify
 from intermission.model import JobState, TaskState
 
@@ -39,9 +40,14 @@ def fetched(bench: Bench) -> list[str]:
 
 
 def look(bench: Bench, *, thorough: bool = False) -> int:
-    return verify(
-        bench.ledger, bench.store, bench.job, bench.scratch, bench.clock, thorough=thorough
-    )
+    made = bench.ledger, bench.store, bench.job, bench.scratch, bench.clock
+    return verify(*made, outputs=bench.outputs, thorough=thorough)
+
+
+def published(bench: Bench, name: str) -> str:
+    """Where among the outputs a done task's first file is."""
+    row, file = bench.row(name), bench.receipt(name).files[0]
+    return published_name(bench.job, bench.job.step(row.step), row.index, file)
 
 
 def test_untouched_files_are_not_read(bench: Bench, fetched: list[str]) -> None:
@@ -88,35 +94,47 @@ def test_a_touch_during_a_look_is_not_covered_by_it(bench: Bench, fetched: list[
 
 
 @pytest.mark.parametrize("gone", [True, False])
-@pytest.mark.parametrize(
-    ("name", "again"),
-    [
-        ("stamp", {"stamp"}),
-        ("hear[1]", {"hear[1]", "mark[1]", "join", "stamp"}),
-        ("hear[2]", {"hear[2]", "join", "stamp"}),
-    ],
-)
-def test_a_lost_file_sends_its_task_back_and_what_hangs_on_it(
-    bench: Bench, name: str, again: set[str], gone: bool
+@pytest.mark.parametrize("thorough", [True, False])
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_lost_file_that_nothing_needs_costs_nothing(
+    bench: Bench, name: str, thorough: bool, gone: bool
 ) -> None:
     key = bench.spoil_file(name)
     if gone:
         bench.store.delete(key)
-    assert look(bench) == len(again)
-    assert bench.states()[name] is TaskState.CORRUPT
-    # A gap is no result that could be lost: its attempts are over.
-    assert set(bench.finish_all()) == again
+    for _ in range(2):
+        assert look(bench, thorough=thorough) == 0
+        assert bench.finish_all() == []
     assert bench.ledger.jobs()[0].state is JobState.DONE
-    assert look(bench, thorough=True) == 0
-    assert (key in bench.quarantined()) is not gone
 
 
-def test_several_losses_are_one_look(bench: Bench) -> None:
-    for name in ("hear[0]", "hear[1]", "stamp"):
-        bench.spoil_file(name)
+def test_an_output_that_is_gone_too_is_made_again(bench: Bench) -> None:
+    """From nothing but what it needs: the file before it is lost as well."""
+    bench.outputs.delete(published(bench, "stamp"))
+    assert look(bench) == 0, "its artifact is there to be copied"
+    bench.spoil_file("hear[1]")
+    bench.spoil_file("stamp")
+    bench.outputs.delete(published(bench, "stamp"))
+    assert look(bench) == 1
+    assert bench.states()["stamp"] is TaskState.CORRUPT
+    assert bench.finish_all() == ["stamp"]
+    assert bench.ledger.jobs()[0].state is JobState.DONE
+    assert bench.outputs.stat(published(bench, "stamp")) is not None
+
+
+def test_a_lost_file_is_made_again_for_what_has_to_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.submit()
+    lease = bench.take_until("mark")
+    bench.ledger.release([(lease.task_id, lease.fence)], reason="drained")
+    bench.clock.advance(1)
+    bench.spoil_file("hear[0]")
     look(bench)
-    again = {"hear[0]", "mark[0]", "hear[1]", "mark[1]", "join", "stamp"}
-    assert set(bench.finish_all()) == again
+    assert bench.states()["hear[0]"] is TaskState.CORRUPT
+    ran = bench.finish_all()
+    assert ran[:2] == ["hear[0]", "mark[0]"]
+    assert ran.count("hear[0]") == 1
+    assert bench.ledger.jobs()[0].state is JobState.DONE
 
 
 @pytest.mark.parametrize("memory", [b"", b"{}", b"[]", b'{"at_ms": null}'])
@@ -127,4 +145,5 @@ def test_a_look_that_cannot_be_remembered_never_happened(
     assert look(bench) == 0
     assert fetched == []
     bench.spoil_file("stamp")
+    bench.outputs.delete(published(bench, "stamp"))
     assert look(bench) == 1

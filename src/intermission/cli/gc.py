@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from intermission.cli.options import HERE, AsJson, Verbose, open_app
+from intermission.cli.options import HERE, AsJson, LedgerUrl, Verbose, open_app
 
 
 def gc(
@@ -20,6 +20,7 @@ def gc(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
     ] = False,
+    ledger: LedgerUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -27,13 +28,14 @@ def gc(
 
     Killed attempts leave them behind. A file is removed by the second pass that finds it
     unnamed, at least the grace after the first: one that is just being committed is not touched.
-    A workspace with a worker in it is left alone.
+    Files of a task that is under way stay, however long it runs. A workspace with a worker of this
+    machine in it is left alone; one whose jobs are in a shared ledger needs that --ledger.
     """
     from intermission.cli.formatting import count, near, size
     from intermission.cli.jsonout import emit
     from intermission.composition.locations import as_location
 
-    app = open_app(verbose)
+    app = open_app(verbose, ledger=ledger)
     grace_s = app.settings.gc_grace_s if grace_s is None else grace_s
     documents: list[dict[str, Any]] = []
     for source, workspace in app.workspaces(as_location(place)):
@@ -45,10 +47,13 @@ def gc(
                 "removed_bytes": swept.removed_bytes,
                 "waiting": swept.waiting,
                 "in_use": swept.in_use,
+                "needs_ledger": swept.needs_ledger,
             }
         )
         if swept.in_use and not as_json:
             print(f"{near(source)}: in use by a worker, left alone")
+        if swept.needs_ledger and not as_json:
+            print(f"{near(source)}: its jobs are in a shared ledger, name it with --ledger")
         if not as_json and (swept.removed or swept.waiting):
             verb = "would remove" if dry_run else "removed"
             print(

@@ -27,7 +27,7 @@ from intermission.composition.locations import (
     workspace_of,
 )
 from intermission.engine.planning import expand, make_job
-from intermission.engine.receipt import quarantine, receipt_key
+from intermission.engine.receipt import receipt_key
 from intermission.engine.workspace import Workspace, alive, dead, living, worker_name
 from intermission.errors import (
     NotFound,
@@ -35,8 +35,9 @@ from intermission.errors import (
     UsageError,
     WorkspaceBusy,
 )
-from intermission.maintenance.gc import Swept, collect
+from intermission.maintenance.gc import SHARED_KEY, Swept, attempts_under_way, collect
 from intermission.maintenance.rebuild import adopt_all, rebuild, remember_job
+from intermission.maintenance.redo import withdraw_all
 from intermission.maintenance.superseded_outputs import bring_back, given_up_ms
 from intermission.maintenance.verify import verify
 from intermission.model import Job, JobState, TaskState
@@ -210,9 +211,13 @@ class App:
             if fresh:
                 _start_over(ledger, store, job, workspace)
             remember_job(store, job)
+            if self.shared is not None and store.stat(SHARED_KEY) is None:
+                store.replace(SHARED_KEY, b"{}")
             is_new = ledger.submit(job, expand(job, {}))
             if not is_new:
-                verify(ledger, store, job, scratch, self.clock, thorough=thorough)
+                opened = None if workspace.open_outputs is None else workspace.open_outputs()
+                look = partial(verify, ledger, store, job, scratch, self.clock)
+                look(outputs=opened, thorough=thorough)
                 if expected is None:  # `retry` has said what to try again
                     _retry_stopped(ledger, job)
             bring_back(ledger, store, job)
@@ -267,6 +272,8 @@ class App:
         try:
             with self.owning(workspace), self.reading(workspace) as ledger:
                 store = workspace.open_store()
+                if self.shared is None and store.stat(SHARED_KEY) is not None:
+                    return Swept(0, 0, 0, needs_ledger=True)
                 return collect(
                     store,
                     self.clock,
@@ -274,6 +281,7 @@ class App:
                     dry_run=dry_run,
                     outputs_of=lambda key: self._outputs_of(source, store, key),
                     given_up_ms=partial(given_up_ms, ledger),
+                    under_way=lambda: attempts_under_way(ledger, store),
                 )
         except WorkspaceBusy:
             return Swept(0, 0, 0, in_use=True)
@@ -337,4 +345,4 @@ def _start_over(ledger: Ledger, store: Store, job: Job, workspace: Workspace) ->
             "another process is working on this job.",
             remedy="Wait for it, or cancel it, before starting afresh.",
         )
-    quarantine(store, sorted(keys))
+    withdraw_all(store, sorted(keys))

@@ -12,9 +12,13 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from intermission.engine.graph import EVERY, dependants
 from intermission.engine.planning import Plans, chunks, expand, plan_steps
-from intermission.engine.receipt import FetchedFiles, quarantine, receipt_key, withdraw
+from intermission.engine.receipt import (
+    FetchedFiles,
+    quarantine,
+    receipt_key,
+    withdraw,
+)
 from intermission.engine.run_task import result_text
 from intermission.errors import NotFound, StalePlans
 from intermission.model import (
@@ -25,7 +29,6 @@ from intermission.model import (
     Lease,
     Output,
     Receipt,
-    TaskRow,
 )
 from intermission.ports.ledger import Ledger
 from intermission.ports.slot_protocol import Failed
@@ -118,38 +121,21 @@ def failure(
 def invalidate(
     ledger: Ledger, store: Store, job: Job, lost: Mapping[str, Sequence[str]], reason: str
 ) -> int:
-    """Send tasks whose bytes are lost back to work, and everything that hangs on them.
+    """Send tasks whose bytes are lost back to work. How many tasks changed.
 
-    `lost` has, by the key of a receipt, the artifacts that are missing or altered. The receipts
-    of what hangs on them are withdrawn before anybody can claim anything, and only if they were
-    read while the lost bytes were still the standing ones: another process may have noticed
-    first, and may be done with all of it. After a crash in between, the loss is noticed again.
+    `lost` has, by the key of a receipt, the artifacts that are missing or altered. What hangs on
+    them keeps its receipts: once the bytes are there again, it finds them and is done, unless it
+    was made from others. After a crash in between, the loss is noticed again.
     """
     files = {key for keys in lost.values() for key in keys}
     found = [one for one in ledger.receipts(job.key) if _names(one[1].files, files)]
-    behind = _read(store, _behind(ledger, job, [row for row, _ in found]))
     own = _read(store, (receipt_key(row.step, output.task_key) for row, output in found))
-    unsound = {key: data for key, data in own.items() if _names(_files(data), files)}
-    current = [row for row, out in found if receipt_key(row.step, out.task_key) in unsound]
-    for key in reversed(_behind(ledger, job, current)):
-        if key in behind:
-            withdraw(store, key, behind[key])
-    spoiled = ledger.invalidate([row.id for row, _ in found], reason=reason)
+    changed = ledger.invalidate([row.id for row, _ in found], reason=reason)
     quarantine(store, sorted(files))
-    for key, judged in unsound.items():
-        withdraw(store, key, judged)
-    return len(spoiled)
-
-
-def redo(ledger: Ledger, store: Store, job: Job, rows: Sequence[TaskRow], reason: str) -> int:
-    """Send done tasks back to work by hand, sound as they are, with everything that hangs on them.
-
-    Their receipts go into quarantine first, so that no attempt finds and adopts them.
-    """
-    outputs = {row.id: ledger.outputs(job.key, row.step)[row.index] for row in rows}
-    own = [receipt_key(row.step, out.task_key) for row in rows if (out := outputs[row.id])]
-    quarantine(store, [*reversed(_behind(ledger, job, rows)), *own])
-    return len(ledger.invalidate([row.id for row in rows], reason=reason))
+    for key, judged in own.items():
+        if _names(_files(judged), files):  # else another noticed first, and it is made again
+            withdraw(store, key, judged)
+    return len(changed)
 
 
 def _names(files: Iterable[FileRef], keys: Collection[str]) -> bool:
@@ -171,18 +157,3 @@ def _read(store: Store, keys: Iterable[str]) -> dict[str, bytes]:
         with suppress(NotFound):
             found[key] = store.read(key)
     return found
-
-
-def _behind(ledger: Ledger, job: Job, rows: Iterable[TaskRow]) -> list[str]:
-    """Where the receipts of the done tasks lie that hang on these, upstream first."""
-    wanted: dict[str, set[int | None]] = {}
-    for row in rows:
-        for step, index in dependants(job, row.step, row.index):
-            wanted.setdefault(step, set()).add(index)
-    return [
-        receipt_key(spec.name, output.task_key)
-        for spec in job.steps
-        if spec.name in wanted and spec.durable
-        for index, output in enumerate(ledger.outputs(job.key, spec.name))
-        if output is not None and wanted[spec.name] & {index, EVERY}
-    ]

@@ -2,6 +2,11 @@
 
 The store decides who wins: the first receipt created under a task's key stands, and whoever
 comes later adopts it. Nothing here asks the ledger.
+
+A receipt is never deleted. One that turns out to be unsound is withdrawn: replaced by an empty
+object, on condition that it is still the one that was judged; the next receipt takes the place of
+that empty object on the same condition. So a process that was asleep in the middle of it finds its
+condition untrue, on every store, instead of removing what others have finished since.
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ from intermission.errors import AlreadyExists, CorruptArtifact, NotFound, StoreE
 from intermission.model import FileRef, Output, Receipt
 from intermission.ports.store import Store
 from intermission.telemetry import reached
+
+_WITHDRAWN = b""
 
 
 def receipt_key(step: str, task_key: str) -> str:
@@ -32,17 +39,35 @@ def new_attempt(fence: int) -> str:
 
 def commit(store: Store, receipt: Receipt) -> tuple[Receipt, bool]:
     """Create the receipt. The one that stands, and whether it is this one."""
-    key = receipt_key(receipt.step, receipt.task_key)
+    key, data = receipt_key(receipt.step, receipt.task_key), receipt.to_json().encode()
     reached("before-receipt")
-    try:
-        store.create(key, receipt.to_json().encode())
-    except AlreadyExists:
+    while not _write(store, key, data):
         standing = find(store, receipt.step, receipt.task_key)
-        if standing is None:  # it was there, but was no receipt, and is in quarantine now
-            return commit(store, receipt)
-        return standing, standing.attempt == receipt.attempt
+        if standing is not None:  # else it was no receipt, and is withdrawn now
+            return standing, standing.attempt == receipt.attempt
     reached("after-receipt")
     return receipt, True
+
+
+def _write(store: Store, key: str, data: bytes) -> bool:
+    """Write a receipt where there is none, or a withdrawn one; False where something else is."""
+    try:
+        store.create(key, data)
+    except AlreadyExists:
+        stat = store.stat(key)
+        if stat is None or stat.size_bytes:
+            return False
+        try:
+            store.replace(key, data, if_version=stat.version)
+        except AlreadyExists:
+            return False
+    return True
+
+
+def is_there(store: Store, step: str, task_key: str) -> bool:
+    """Whether a task has a receipt, sound or not, without reading it."""
+    stat = store.stat(receipt_key(step, task_key))
+    return stat is not None and stat.size_bytes > 0
 
 
 def find(store: Store, step: str, task_key: str) -> Receipt | None:
@@ -56,6 +81,8 @@ def _find(store: Store, step: str, task_key: str) -> tuple[Receipt, bytes] | Non
     try:
         data = store.read(key)
     except NotFound:
+        return None
+    if data == _WITHDRAWN:
         return None
     receipt = _parse(data, step, task_key)
     if receipt is None:
@@ -80,14 +107,23 @@ def _parse(data: bytes, step: str, task_key: str) -> Receipt | None:
     return receipt if (receipt.step, receipt.task_key) == (step, task_key) else None
 
 
-def adopt(store: Store, step: str, task_key: str, scratch: Path) -> Receipt | None:
+def adopt(
+    store: Store, step: str, task_key: str, scratch: Path, inputs: Mapping[str, str] | None = None
+) -> Receipt | None:
     """The standing receipt, if every file it names is there, byte for byte.
 
-    Otherwise what is left of it goes into quarantine and the task has to run.
+    And if it was made from what `inputs` says, where both know: an input that was lost and made
+    again may have come out differently. Otherwise what is left of it goes into quarantine and the
+    task has to run.
     """
     key = receipt_key(step, task_key)
     while (found := _find(store, step, task_key)) is not None:
         receipt, data = found
+        if inputs is not None and any(
+            inputs.get(param, made_from) != made_from for param, made_from in receipt.inputs.items()
+        ):
+            withdraw(store, key, data)
+            continue
         try:
             fetch_files(store, Output(task_key, receipt.result, receipt.files), scratch)
         except CorruptArtifact as e:
@@ -109,7 +145,7 @@ def _settle(store: Store, key: str) -> bool:
     path = store.local_path(key)
     try:
         if path is not None:
-            store.create(key, path)
+            return store.create(key, path).size_bytes > 0
     except StoreError:
         if store.stat(key) is not None:
             raise
@@ -169,8 +205,9 @@ def withdraw(store: Store, key: str, judged: bytes) -> None:
     reached("mid-quarantine")
     stat = store.stat(key)
     with suppress(NotFound, AlreadyExists):
-        if stat is not None and store.read(key) == judged:
-            store.move(key, _aside(key), if_version=stat.version)
+        if stat is not None and stat.size_bytes and store.read(key) == judged:
+            store.create(_aside(key), judged)
+            store.replace(key, _WITHDRAWN, if_version=stat.version)
 
 
 def _aside(key: str) -> str:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from intermission.engine.planning import parts, together, with_skipped
+from intermission.engine.planning import input_digests, parts, together, with_skipped
 from intermission.engine.receipt import new_attempt
 from intermission.model import (
     RESULT_INLINE_MAX_BYTES,
@@ -132,6 +132,7 @@ def _commit(
         ended_ms=time.time_ns() // 1_000_000,
         chunk=lease.chunk,
         parts=parts(work.job, spec, _upstream(lease)),
+        inputs=input_digests(work.job, lease),
     )
     return work.io.commit(lease, receipt)
 

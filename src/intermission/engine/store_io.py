@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from intermission.engine.planning import input_digests
 from intermission.engine.publish import publish
-from intermission.engine.receipt import FetchedFiles, adopt, attempt_prefix, commit, receipt_key
+from intermission.engine.receipt import FetchedFiles, adopt, attempt_prefix, commit, is_there
 from intermission.engine.source import FetchedSource, SourceCheck
 from intermission.engine.workspace import Workspace
 from intermission.errors import Permanent
@@ -30,10 +31,11 @@ class StoreIO:
     check: SourceCheck = field(default_factory=SourceCheck)
 
     def adopt(self, lease: Lease, key: str) -> Receipt | None:
-        return adopt(self.store, lease.step, key, self.scratch)
+        inputs = input_digests(self.job, lease)
+        return adopt(self.store, lease.step, key, self.scratch, inputs)
 
     def is_finished(self, lease: Lease) -> bool:
-        return self.store.stat(receipt_key(lease.step, lease.key)) is not None
+        return is_there(self.store, lease.step, lease.key)
 
     def source(self) -> Source:
         if self.fetch_source is None:
@@ -68,7 +70,14 @@ class StoreIO:
         return tuple(files)
 
     def commit(self, lease: Lease, receipt: Receipt) -> tuple[Receipt, bool]:
-        return commit(self.store, receipt)
+        while True:
+            standing, ours = commit(self.store, receipt)
+            # Another's may be of an attempt that came too late to keep its files: is it sound?
+            if ours:
+                return standing, True
+            sound = adopt(self.store, lease.step, receipt.task_key, self.scratch)
+            if sound is not None:
+                return sound, False
 
     def publish(self, lease: Lease, receipt: Receipt) -> None:
         spec = self.job.step(lease.step)

@@ -3,8 +3,9 @@
 An artifact is written before the receipt that names it, so a file without a receipt may
 belong to a commit that is under way. It is removed only when it was already unnamed in an
 earlier pass, at least a grace ago, and has not been touched since; the grace must be longer
-than a lease. A workspace in which a worker is alive is left alone: a task may run longer than
-any grace, and what it wrote first is not named before it ends.
+than a lease. A task may run longer than any grace, and what it wrote first is not named before it
+ends: so files of an attempt whose task is unfinished in the ledger, under that attempt's fence,
+stay, on whatever host it runs. A workspace with a living worker of this machine is left alone.
 
 Outputs of a job that another has taken the place of are removed in the same way: whoever plays
 them has the grace to come to an end. So are those of a job that failed or was cancelled while
@@ -14,7 +15,7 @@ another is in use. A file that somebody else has written since stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
@@ -35,11 +36,18 @@ from intermission.maintenance.superseded_outputs import (
     is_collected,
     mark_collected,
 )
-from intermission.model import Receipt
+from intermission.model import HELD, Receipt, TaskState
 from intermission.ports.clock import Clock
+from intermission.ports.ledger import Ledger
 from intermission.ports.store import Stat, Store
 
 _MEMORY_KEY = "garbage.json"
+
+SHARED_KEY = "shared.json"
+"""There once a shared ledger has had jobs of this workspace: it alone knows who works on them."""
+
+UnderWay = Callable[[], Collection[tuple[str, int]]]
+"""The steps and fences of tasks that somebody may be working on."""
 
 GivenUp = Callable[[str, str], int | None]
 """When a job of a pipeline failed or was cancelled, in ms; None for one that may go on."""
@@ -54,6 +62,8 @@ class Swept:
     waiting: int
     in_use: bool = False
     """A worker is alive there, so nothing was looked at."""
+    needs_ledger: bool = False
+    """Nothing was looked at, because only a shared ledger knows who works there."""
 
 
 def collect(
@@ -64,6 +74,7 @@ def collect(
     dry_run: bool = False,
     outputs_of: Callable[[str], Store | None] = lambda _: None,
     given_up_ms: GivenUp = lambda _, __: None,
+    under_way: UnderWay = frozenset[tuple[str, int]],
 ) -> Swept:
     """One pass. Two passes, a grace apart, remove a file.
 
@@ -71,8 +82,11 @@ def collect(
     again before each file goes.
     """
     sweep = _Sweep(store, clock.now_ms(), int(grace_s * 1000), dry_run)
-    # Artifacts are listed before receipts are read: a receipt created in between still counts.
+    # Artifacts are listed before the ledger is asked, and that before receipts are read: whoever
+    # ends in between has its receipt by then.
     candidates = {stat.key: stat for stat in store.list("artifacts/")}
+    held = under_way() if candidates else ()
+    candidates = {key: stat for key, stat in candidates.items() if attempt_of(key) not in held}
     for key in _named(store):
         candidates.pop(key, None)
     for key, stat in candidates.items():
@@ -88,6 +102,29 @@ def collect(
     if not dry_run:
         store.replace(_MEMORY_KEY, json.dumps(sweep.waiting).encode())
     return Swept(sweep.removed, sweep.removed_bytes, len(sweep.waiting))
+
+
+def attempts_under_way(ledger: Ledger | None, store: Store) -> set[tuple[str, int]]:
+    """The step and the fence of every task of a workspace that somebody works on, or may.
+
+    A late owner of an abandoned task may still end it. Chunks are not told apart: a fan-in over
+    skipped chunks has a key that its row does not say.
+    """
+    if ledger is None:
+        return set()
+    keys = [PurePosixPath(stat.key).stem for stat in store.list("jobs/")]
+    return {
+        (row.step, row.fence)
+        for key in keys
+        for row in ledger.tasks(key, states=[*HELD, TaskState.ABANDONED])
+    }
+
+
+def attempt_of(key: str) -> tuple[str, int] | None:
+    """The step and the fence of the attempt that an artifact is of; None where the key is none."""
+    parts = key.split("/")
+    fence = parts[3].partition("-")[0] if len(parts) > 4 and parts[0] == "artifacts" else ""
+    return (parts[1], int(fence)) if fence.isdecimal() else None
 
 
 class _Sweep:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from intermission.engine import completion
-from intermission.engine.planning import expand, with_skipped
+from intermission.engine.planning import expand, input_digests, with_skipped
 from intermission.engine.receipt import adopt
 from intermission.engine.run_task import skipped_inputs
 from intermission.errors import AlreadyExists, StoreError
@@ -66,7 +66,11 @@ def adopt_all(ledger: Ledger, store: Store, job: Job, scratch: Path, worker: str
         for lease in leases:
             durable = job.step(lease.step).durable
             key = with_skipped(lease.key, skipped_inputs(lease))
-            receipt = adopt(store, lease.step, key, scratch) if durable else None
+            receipt = (
+                adopt(store, lease.step, key, scratch, input_digests(job, lease))
+                if durable
+                else None
+            )
             if receipt is None:
                 unfinished.append((lease.task_id, lease.fence))
             else:

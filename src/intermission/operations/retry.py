@@ -13,6 +13,7 @@ from intermission.engine.run_task import Work, finish_deferred
 from intermission.engine.store_io import StoreIO
 from intermission.engine.workspace import Workspace
 from intermission.errors import UsageError
+from intermission.maintenance.redo import redo
 from intermission.model import Lease, TaskRow, TaskState
 from intermission.operations.job_lookup import Found
 from intermission.ports.ledger import Ledger
@@ -31,7 +32,7 @@ def put_back(found: Found, rows: Sequence[TaskRow], *, fresh: bool) -> int:
     changed = 0
     if done:
         store, job = found.workspace.open_store(), found.row.job
-        changed += completion.redo(found.ledger, store, job, done, "retried by hand")
+        changed += redo(found.ledger, store, job, done, "retried by hand")
     ids = [row.id for row in rows if row.state is not TaskState.DONE]
     if ids or not rows:
         changed += found.ledger.retry(found.row.job.key, ids or None)

@@ -21,7 +21,7 @@ from intermission.model import (
     StepSpec,
     canonical,
     code_of,
-    graph_of,
+    identity,
 )
 from intermission.pipeline.context import Context, is_output_name
 from intermission.pipeline.hints import holds_set, list_item, type_name, without_none
@@ -409,3 +409,21 @@ def _validate_json(adapter: TypeAdapter[Any], text: str, as_plain: ValidationErr
 
 def _edge_text(edge: Edge) -> str:
     return f"every {edge.upstream}" if edge.kind is EdgeKind.ALL else edge.upstream
+
+
+def graph_of(steps: Iterable[StepSpec]) -> str:
+    """The identity of a graph: everything in it that decides what a step is called with."""
+    described = {
+        spec.name: {
+            "version": spec.version,
+            "kind": spec.kind,
+            "edges": sorted((edge.param, edge.upstream, edge.kind) for edge in spec.edges),
+            "params": sorted(spec.params),
+            "plan": spec.plan,
+            "reads_source": spec.reads_source,
+            "durable": spec.durable,
+            "skippable": spec.skippable,
+        }
+        for spec in steps
+    }
+    return identity("graph", canonical(described))

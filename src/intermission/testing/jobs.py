@@ -24,9 +24,9 @@ from intermission.model import (
     Task,
     TaskState,
     canonical,
-    graph_of,
     identity,
 )
+from intermission.pipeline.graph import graph_of
 from intermission.ports.ledger import Ledger
 
 Chunks = Sequence[str]

@@ -62,7 +62,7 @@ class Audit:
         if name not in ("create", "replace", "move", "delete"):
             return result
         if key.startswith(_RECEIPTS):
-            self._changed(name, key, before, self._read(key))
+            self._changed(name, key, before, self._read(key) or None)
         else:
             self.touched(key)
         return result
@@ -80,7 +80,7 @@ class Audit:
                 self._condemned.add(receipt.attempt)
 
     def _taken_away(self, name: str, key: str, receipt: Receipt) -> None:
-        if name != "move":
+        if name != "replace":
             raise self._violation(f"the receipt {key} was lost by a {name}")
         self.counts["receipt quarantined"] += 1
         if receipt.attempt not in self._condemned and self.sound(receipt):

@@ -115,8 +115,8 @@ class Worker(Process):
         world, job = self.world, self.world.job
         remember_job(self.store, job)
         if not self.ledger.submit(job, expand(job, {})):
-            look = {"thorough": self._thorough}
-            verify(self.ledger, self.store, job, world.scratch, world.clock, **look)
+            made = self.ledger, self.store, job, world.scratch, world.clock
+            verify(*made, thorough=self._thorough)
             if self._job_state() in (JobState.FAILED, JobState.CANCELLED):
                 self.ledger.retry(job.key)
         reached("after-submit")
