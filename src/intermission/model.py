@@ -581,3 +581,6 @@ class Event:
     """Of a task that makes progress and changes nothing else: `was` and `now` are `running`."""
     code: str | None = None
     """The `Reason` where an attempt ended or a task was stopped."""
+    step: str | None = None
+    index: int | None = None
+    """Of the task, whose name for people is `task`."""

@@ -52,9 +52,11 @@ class Watched(SqliteLedger):
         return self._db.execute(sql, values).fetchall()
 
     def change(self, sql: str, *values: Any) -> None:
-        """A statement that no rule of the ledger's looks at."""
+        """A statement that no rule of the ledger's looks at; claims find what it made claimable."""
         with self._transaction():
             self._db.execute(sql, values)
+            for (job_id,) in self.look("SELECT id FROM jobs"):
+                self._open_steps(job_id)
 
 
 class ForgetsTheFence(Watched):

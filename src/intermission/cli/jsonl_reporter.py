@@ -69,11 +69,10 @@ class JsonLinesReporter:
         if run.ledger is None or run.job is None:
             return
         told: list[Event] = []
-        for event in events_after(run.ledger, self._seen[id(run)]):
+        for event in events_after(run.ledger, self._seen[id(run)], run.job.key):
             self._seen[id(run)] = event.seq
-            if event.job_key == run.job.key:
-                emit(EventDocument.of(event))
-                told.append(event)
+            emit(EventDocument.of(event))
+            told.append(event)
         for group in self._news[id(run)].after(run.ledger, told):
             emit({"event": "group", "at": _now(), "job": run.job.key, **group_fields(group)})
 

@@ -107,11 +107,10 @@ def _follow(
             # The state is read first: what the ledger records before a job ends is told before.
             ended = _look(found).state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
             told: list[Event] = []
-            for event in events_after(found.ledger, seq):
+            for event in events_after(found.ledger, seq, found.row.job.key):
                 seq = event.seq
-                if event.job_key == found.row.job.key:
-                    told.append(event)
-                    yield event
+                told.append(event)
+                yield event
             news = news or GroupNews(found.row.job)
             yield from news.after(found.ledger, told)
             every_s = REMOTE_EVERY_S if found.workspace.is_remote else EVERY_S

@@ -16,9 +16,9 @@ def timestamp(at_ms: int) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def events_after(ledger: Ledger, seq: int) -> Iterator[Event]:
+def events_after(ledger: Ledger, seq: int, job: str | None = None) -> Iterator[Event]:
     """Every event after a sequence number that is there by now."""
-    while page := ledger.events(seq, limit=_PAGE):
+    while page := ledger.events(seq, job=job, limit=_PAGE):
         yield from page
         seq = page[-1].seq
 

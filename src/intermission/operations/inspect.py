@@ -40,7 +40,7 @@ def logs_of(found: Found, row: TaskRow) -> dict[int, Path]:
 
 def history_of(found: Found, row: TaskRow) -> list[Event]:
     """Every state that a task has been in, in order."""
-    events = events_after(found.ledger, 0)
+    events = events_after(found.ledger, 0, found.row.job.key)
     return [event for event in events if event.task_id == row.id and event.progress is None]
 
 

@@ -190,8 +190,8 @@ class Ledger(Protocol):
         """The lease of a task deferred under this token."""
         ...
 
-    def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
-        """Events with a sequence number above `after`, in order."""
+    def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:
+        """Events with a sequence number above `after`, in order; with `job`, of that job alone."""
         ...
 
     def workers(self) -> list[str]:

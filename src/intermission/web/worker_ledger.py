@@ -197,8 +197,8 @@ def _plain(ledger: Ledger, call: rpc_schema.Call) -> Any:
             return ledger.limits()
         case rpc_schema.Deferred(token=token):
             return ledger.deferred(token)
-        case rpc_schema.Events(after=after, limit=limit):
-            return ledger.events(after, limit=limit)
+        case rpc_schema.Events(after=after, job=job, limit=limit):
+            return ledger.events(after, job=job, limit=limit)
         case rpc_schema.Workers():
             return ledger.workers()
     raise UsageError(f"the ledger has no {type(call).__name__.lower()}.")

@@ -25,7 +25,6 @@ from intermission.testing.jobs import (
     plan,
     submit,
 )
-from intermission.web.api import events as event_api
 
 PIPELINES = Path(__file__).parents[2] / "acceptance" / "pipelines.py"
 LETTERS = f"{PIPELINES}:letters"
@@ -232,11 +231,7 @@ def test_cancelling_and_retrying(client: TestClient, fleet: Fleet, tmp_path: Pat
     assert client.post(f"/api/v1/jobs/{identity('no')}/retry").status_code == 404
 
 
-def test_events_by_cursor(
-    client: TestClient, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_api, "PAGE", 2)
-    monkeypatch.setattr(event_api, "SCAN_MAX", 4)
+def test_events_by_cursor(client: TestClient, fleet: Fleet) -> None:
     keys = [identity(str(n)) for n in range(6)]
     for key in keys:
         submit(fleet.ledger, line_job(key=key))

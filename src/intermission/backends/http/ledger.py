@@ -185,8 +185,8 @@ class HttpLedger:
     def deferred(self, token: str) -> Lease | None:
         return self._call(rpc_schema.Deferred(token=token))
 
-    def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
-        return self._call(rpc_schema.Events(after=after, limit=limit))
+    def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:
+        return self._call(rpc_schema.Events(after=after, job=job, limit=limit))
 
     def workers(self) -> list[str]:
         return self._call(rpc_schema.Workers())

@@ -183,6 +183,7 @@ class Deferred(Call):
 
 class Events(Call):
     after: Number = 0
+    job: Prefix | None = None
     limit: Annotated[int, Field(ge=1, le=100_000)] = 1000
 
 

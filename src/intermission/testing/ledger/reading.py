@@ -181,6 +181,19 @@ class Reading(Suite):
         assert list(all_events(other)) == everything
         other.close()
 
+    def test_events_of_one_job_are_read_alone(self, ledger: Ledger) -> None:
+        one, other = (submit(ledger, fan_job(key=key)) for key in ("one", "other"))
+        for made in (one, other, one):
+            run(ledger, made)
+        everything = ledger.events(limit=10_000)
+        for made in (one, other):
+            own = [event for event in everything if event.job_key == made.key]
+            assert ledger.events(job=made.key) == own
+            assert ledger.events(own[4].seq, job=made.key, limit=3) == own[5:8]
+        assert ledger.events(job="nobody") == []
+        told = {(event.task, event.step, event.index) for event in own if event.task}
+        assert {("cut", "cut", 0), ("hear[2]", "hear", 2), ("join", "join", 0)} <= told
+
     def test_a_batch_is_read_event_by_event_from_anywhere(
         self, ledger: Ledger, clock: FakeClock
     ) -> None:

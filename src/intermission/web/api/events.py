@@ -22,9 +22,6 @@ from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.api.paging import NUMBER_MAX, Limit
 from intermission.web.problems import Problem, documented
 
-SCAN_MAX = 20 * PAGE
-"""How many events of other jobs one request may pass over."""
-
 RETRY_MS = 1000
 MEDIA_TYPE = "text/event-stream"
 
@@ -44,25 +41,10 @@ def events_router(fleet: Fleet, hub: EventBroadcaster) -> APIRouter:
 
     @router.get("/jobs/{key}/events", operation_id="listJobEvents", responses=documented(404))
     def job_events(key: JobKey, after: After = 0, limit: Limit = 100) -> EventPage:
-        """List the events of one job in the order they were recorded.
-
-        A page may have few of them, or none, and yet there is more: others lay in between.
-        """
+        """List the events of one job in the order they were recorded."""
         job_row(fleet.ledger, key)
-        found: list[Event] = []
-        seen = after
-        for _ in range(SCAN_MAX // PAGE):
-            events = fleet.ledger.events(seen, limit=PAGE)
-            for event in events:
-                if event.job_key == key:
-                    found.append(event)
-                    if len(found) == limit:
-                        return _page(found, event.seq, more=True)
-            if events:
-                seen = events[-1].seq
-            if len(events) < PAGE:
-                return _page(found, seen, more=False)
-        return _page(found, seen, more=True)
+        found = fleet.ledger.events(after, job=key, limit=limit + 1)
+        return _page(found[:limit], after, more=len(found) > limit)
 
     @router.get(
         "/events/stream",

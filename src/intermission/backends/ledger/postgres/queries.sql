@@ -690,12 +690,24 @@ SELECT intermission.events_settled();
 -- name: events
 SELECT e.seq, e.at_ms, coalesce(j.key, ''), e.task_id,
        s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
-       e.was, e.now, e.fence, e.worker, e.message, e.progress, e.code
+       e.was, e.now, e.fence, e.worker, e.message, e.progress, e.code,
+       s.name, t.idx
 FROM intermission.events AS e
 LEFT JOIN intermission.jobs AS j ON j.id = e.job_id
 LEFT JOIN intermission.tasks AS t ON t.id = e.task_id
 LEFT JOIN intermission.steps AS s ON s.job_id = t.job_id AND s.no = t.step
 WHERE e.seq > %(after)s AND e.seq <= %(settled)s ORDER BY e.seq LIMIT %(limit)s;
+
+-- name: events_of_job
+SELECT e.seq, e.at_ms, coalesce(j.key, ''), e.task_id,
+       s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
+       e.was, e.now, e.fence, e.worker, e.message, e.progress, e.code,
+       s.name, t.idx
+FROM intermission.events AS e
+LEFT JOIN intermission.jobs AS j ON j.id = e.job_id
+LEFT JOIN intermission.tasks AS t ON t.id = e.task_id
+LEFT JOIN intermission.steps AS s ON s.job_id = t.job_id AND s.no = t.step
+WHERE e.job_id = %(job)s AND e.seq > %(after)s AND e.seq <= %(settled)s ORDER BY e.seq LIMIT %(limit)s;
 
 -- name: workers
 SELECT DISTINCT worker FROM intermission.tasks

@@ -178,11 +178,15 @@ class Reads(Transactions):
         leases = self._leases(self._rows("deferred", token=token))
         return leases[0] if leases else None
 
-    def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
+    def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:
+        id = None if job is None else self._id(job)
+        if job is not None and id is None:
+            return []
         ((settled,),) = self._rows("events_settled")
         if settled <= after:
             return []
-        rows = self._rows("events", after=after, settled=settled, limit=limit)
+        name = "events" if job is None else "events_of_job"
+        rows = self._rows(name, after=after, job=id, settled=settled, limit=limit)
         return [Event(*row) for row in rows]
 
     def workers(self) -> list[str]:

@@ -407,13 +407,27 @@ WHERE job_id = ? AND step = ? ORDER BY idx;
 -- name: events
 SELECT e.seq - e.n + 1 + coalesce(i.key, 0), e.at_ms, coalesce(j.key, ''), i.value,
        s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
-       e.was, e.now, e.fence, e.worker, e.message, e.progress, e.code
+       e.was, e.now, e.fence, e.worker, e.message, e.progress, e.code,
+       s.name, t.idx
 FROM events AS e
 LEFT JOIN json_each(e.tasks) AS i
 LEFT JOIN jobs AS j ON j.id = e.job_id
 LEFT JOIN tasks AS t ON t.id = i.value
 LEFT JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
 WHERE e.seq > :after AND e.seq - e.n + 1 + coalesce(i.key, 0) > :after
+ORDER BY e.seq, i.key LIMIT :limit;
+
+-- name: events_of_job
+SELECT e.seq - e.n + 1 + coalesce(i.key, 0), e.at_ms, coalesce(j.key, ''), i.value,
+       s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END,
+       e.was, e.now, e.fence, e.worker, e.message, e.progress, e.code,
+       s.name, t.idx
+FROM events AS e INDEXED BY events_of_job
+LEFT JOIN json_each(e.tasks) AS i
+LEFT JOIN jobs AS j ON j.id = e.job_id
+LEFT JOIN tasks AS t ON t.id = i.value
+LEFT JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
+WHERE e.job_id = :job AND e.seq > :after AND e.seq - e.n + 1 + coalesce(i.key, 0) > :after
 ORDER BY e.seq, i.key LIMIT :limit;
 
 -- name: set_limit

@@ -190,10 +190,14 @@ class Reads:
             name = job.steps[step].name
             return Lease(id, fence, attempt, job.key, name, index, key, chunk, inputs)
 
-    def events(self, after: int = 0, *, limit: int = 1000) -> list[Event]:
+    def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:
+        id = None if job is None else self._id(job)
+        if job is not None and id is None:
+            return []
+        name = "events" if job is None else "events_of_job"
         with translated(self.path):
-            values = {"after": after, "limit": limit}
-            return [Event(*row) for row in self._db.execute(SQL["events"], values)]
+            values = {"after": after, "job": id, "limit": limit}
+            return [Event(*row) for row in self._db.execute(SQL[name], values)]
 
     def workers(self) -> list[str]:
         with translated(self.path):

@@ -206,7 +206,7 @@ CREATE TABLE intermission.events (
         WHEN 'cancelled' THEN now = 'running'
         ELSE was IS NULL AND now = 'pending' END)
 );
-CREATE INDEX events_of_job ON intermission.events (job_id);
+CREATE INDEX events_of_job ON intermission.events (job_id, seq);
 SELECT setval('intermission.events_seq_seq', 0); -- the first event is number 1
 
 -- Numbers are given out before they are committed, so a reader could pass one by that appears
