@@ -71,7 +71,6 @@ class Reason(StrEnum):
     NO_SLOT = "no-slot"
     LOST = "lost"
     """Its worker vanished: counted apart, because the task may be what killed it."""
-    # What happens to a task that nobody runs.
     CANCELLED = "cancelled"
     INPUT_STOPPED = "input-stopped"
     INPUT_LOST = "input-lost"
@@ -494,8 +493,7 @@ class Heartbeat:
     task_id: int
     fence: int
     progress: float = 0.0
-    begun: bool = True
-    """False for a companion of a batch that still waits for its turn."""
+    begun: bool = True  # False for a companion of a batch that waits for its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,4 +581,3 @@ class Event:
     """The `Reason` where an attempt ended or a task was stopped."""
     step: str | None = None
     index: int | None = None
-    """Of the task, whose name for people is `task`."""
