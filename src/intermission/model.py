@@ -533,6 +533,11 @@ class TaskRow:
     """How many hosts gave it back because they cannot run it; `message` has the last word."""
 
     @property
+    def tries(self) -> int:
+        """The attempts that ended by the task's own fault, and the one under way or done."""
+        return self.attempts + (self.state in HELD or self.state is TaskState.DONE)
+
+    @property
     def name(self) -> str:
         return self.step if self.chunk is None else f"{self.step}[{self.index}]"
 

@@ -183,3 +183,18 @@ def test_rows_read_well() -> None:
     counts = {"hear": {S.DONE: 2, S.FAILED: 1}, "join": {S.BLOCKED: 1}}
     job = JobRow(1, JOB, JobState.RUNNING, 0, 0, counts=counts)
     assert (job.total(), job.total(S.DONE), job.total(S.FAILED, S.BLOCKED)) == (4, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("state", "tries"),
+    [
+        (TaskState.PENDING, 1),
+        (TaskState.RUNNING, 2),
+        (TaskState.DONE, 2),
+        (TaskState.RETRYING, 1),
+        (TaskState.FAILED, 1),
+    ],
+)
+def test_the_attempt_under_way_or_done_is_counted_for_people(state: TaskState, tries: int) -> None:
+    row = TaskRow(1, "hear", 0, "key", None, state, attempts=1, fence=4)
+    assert row.tries == tries

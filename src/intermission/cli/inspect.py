@@ -85,7 +85,7 @@ def _print_job(found: Found, rows: list[TaskRow]) -> None:
     print(f"state     {found.row.state}")
     print()
     cells = [
-        (row.name, row.state, row.attempts, row.key[:10], " ".join((row.message or "").split()))
+        (row.name, row.state, row.tries, row.key[:10], " ".join((row.message or "").split()))
         for row in rows
     ]
     print(table(("TASK", "STATE", "ATTEMPTS", "KEY", "MESSAGE"), cells))

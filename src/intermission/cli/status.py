@@ -59,7 +59,7 @@ def status(
         print_groups(groups)
         for task in running:
             where = "waits for an outside event" if task.worker is None else f"on {task.worker}"
-            print(f"{task.name}  {task.progress:.0%}  attempt {task.attempts + 1}  {where}")
+            print(f"{task.name}  {task.progress:.0%}  attempt {task.tries}  {where}")
 
 
 def print_counts(row: JobRow) -> None:

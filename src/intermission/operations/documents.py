@@ -95,7 +95,7 @@ class TaskDocument(BaseModel):
             key=row.key,
             chunk=None if row.chunk is None else json.loads(row.chunk),
             state=row.state,
-            attempts=row.attempts,
+            attempts=row.tries,
             fence=row.fence,
             worker=row.worker,
             progress=row.progress,
