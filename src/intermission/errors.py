@@ -15,6 +15,7 @@ in the backend that met them.
     │   │   ├── LedgerCorrupt         4   the file is not a ledger, or is damaged
     │   │   ├── LedgerTooNew          4   a newer program wrote it
     │   │   ├── LedgerRefused         4   a server turns us away, for our key or our version
+    │   │   ├── ChangeRefused         4   a server never takes this change: the task fails
     │   │   └── StalePlans            4   another plan finished first; compute the tasks again
     │   ├── StoreError                4   reading or writing objects failed
     │   │   ├── StoreRefused          4   credentials are missing or denied, or there is no bucket
@@ -100,6 +101,12 @@ class LedgerTooNew(LedgerError):
 
 class LedgerRefused(LedgerError):
     """A server turns this program away: its key, or its version, is not one it takes."""
+
+    retryable = False
+
+
+class ChangeRefused(LedgerError):
+    """The other side never takes this change, however often it is sent: it is too large, say."""
 
     retryable = False
 

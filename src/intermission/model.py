@@ -63,6 +63,7 @@ class Reason(StrEnum):
     SCRATCH_FAILED = "scratch-failed"
     SOURCE_UNREACHABLE = "source-unreachable"
     STORE_UNREACHABLE = "store-unreachable"
+    HOST_FAULT = "host-fault"
     # Nobody's: no attempt.
     DRAINED = "drained"
     LEASE_LOST = "lease-lost"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import pytest
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.engine.lease_renewer import MARGIN, TICK_S, UNUSED_MAX, LeaseRenewer
 from intermission.errors import LedgerError
-from intermission.model import Completion, Heartbeat, Lease, Renewal, TaskState
+from intermission.model import Completion, Heartbeat, JobState, Lease, Renewal, TaskState
 from intermission.ports.clock import Clock
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, states_of, step, submit
@@ -38,6 +38,9 @@ class Ledger(SqliteLedger):
             raise LedgerError("the ledger is out of reach.")
         self.heartbeats += heartbeats  # type: ignore[operator]
         return super().renew(worker, heartbeats, lease_ttl_s=lease_ttl_s)  # type: ignore[arg-type]
+
+    def cancelled(self, job_keys: Collection[str]) -> set[str]:
+        return {key for key in job_keys if self.jobs(key, states=[JobState.CANCELLED])}
 
     def close(self) -> None:
         self.closed += 1
@@ -139,12 +142,24 @@ def test_a_late_renewal_nobody_contests_keeps_the_lease(hand: Hand) -> None:
     assert TaskState.RUNNING in states_of(hand.ledger, hand.job).values()
 
 
-def test_a_cancelled_job_is_told_as_such(hand: Hand) -> None:
+def test_a_cancelled_job_is_told_without_waiting_for_a_renewal(hand: Hand) -> None:
     (lease,) = hand.take()
+    hand.passes(TICK_S)
     hand.ledger.cancel(hand.job.key, reason="no longer wanted")
-    hand.passes(RENEW_S * 2)
+    hand.passes(TICK_S)
     assert hand.cancelled == [lease.task_id]
-    assert hand.lost == []
+    assert hand.lost == hand.ledger.heartbeats == [], "no renewal was due"
+
+
+def test_a_task_that_waited_says_when_it_has_begun(hand: Hand) -> None:
+    leases = hand.ledger.claim("w", 2, lease_ttl_s=TTL_S, begin=False)
+    hand.lease_renewer.hold(hand.claimed(), leases, hand.clock.monotonic_s(), begun=False)
+    hand.lease_renewer.begin("job", [leases[0].task_id])
+    hand.passes(TICK_S)
+    assert [one.task_id for one in hand.ledger.heartbeats] == [leases[0].task_id]
+    hand.passes(RENEW_S)
+    begun = {one.task_id: one.begun for one in hand.ledger.heartbeats}
+    assert begun == {leases[0].task_id: True, leases[1].task_id: False}
 
 
 def test_a_ledger_out_of_reach_costs_the_lease_before_it_ends(hand: Hand) -> None:

@@ -14,10 +14,10 @@ from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.open_job import OpenJob
 from intermission.engine.shared_jobs import SharedJobs
 from intermission.engine.worker import AWAY_S, Worker
-from intermission.errors import LedgerError
-from intermission.model import Completion, Lease, TaskState
+from intermission.errors import ChangeRefused, LedgerError, NoPipeline, StoreUnavailable
+from intermission.model import Completion, Lease, Reason, TaskRow, TaskState
 from intermission.ports.executor import Said, SlotEnded
-from intermission.ports.slot_protocol import Completed, JobContext
+from intermission.ports.slot_protocol import Completed, HostFault, JobContext
 from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, states_of, step, submit
@@ -96,7 +96,10 @@ class Shop:
             open_ledger=lambda: self.ledger,
         )
         opened = OpenJob(place, self.job, self.ledger, cast(Any, None), "w", self.settings)
-        source = SharedJobs(self.ledger, lambda _: opened, "w", self.settings, self.clock)
+        self.opened: OpenJob = opened
+        source = SharedJobs(
+            self.ledger, lambda _: self.open(), "w", self.settings, self.clock, host="here"
+        )
         self.renewer = LeaseRenewer(
             "w", self.clock, lease_ttl_s=source.lease_ttl_s, renew_every_s=15.0
         )
@@ -112,6 +115,21 @@ class Shop:
         self.worker._turn()
         self.worker._wait(-1)
         self.worker._enforce()
+
+    def open(self) -> OpenJob:
+        return self.opened
+
+    def says(self, run: int, said: Any) -> None:
+        """What a slot answers for the only task of its run."""
+        del self.executor.running[run]
+        self.executor.happened.append(Said(run, [said]))
+
+    def faults(self, run: int, reason: Reason = Reason.SCRATCH_FAILED) -> None:
+        lease = self.executor.running[run][0]
+        self.says(run, HostFault(lease.task_id, lease.fence, "broken.", "", 4, reason))
+
+    def rows(self) -> dict[str, TaskRow]:
+        return {row.step: row for row in self.ledger.tasks(self.job.key)}
 
     def states(self) -> dict[str, TaskState]:
         return states_of(self.ledger, self.job)
@@ -213,3 +231,84 @@ def test_what_no_slot_is_free_for_goes_back_to_others(tmp_path: Path) -> None:
     shop.turn(1.0)
     assert list(shop.states().values()).count(TaskState.ABANDONED) == 4
     assert len(shop.executor.running) == 1
+
+
+def test_a_fault_of_the_host_uses_no_attempt_and_the_worker_goes_on(shop: Shop) -> None:
+    """EIO of one step: once, the fleet left one by one."""
+    shop.turn()
+    shop.faults(1)
+    shop.turn()
+    row = shop.rows()["one"]
+    assert (row.state, row.attempts, row.refusals) == (TaskState.ABANDONED, 0, 1)
+    assert shop.worker.drain_reason is None
+    shop.turn(2.0)
+    assert [lease.step for lease in shop.executor.running[2]] == ["two"], "it has other work"
+    (other,) = shop.ledger.claim("w2", 1, lease_ttl_s=60, host="elsewhere")
+    assert other.step == "one", "another host is asked to run it"
+
+
+def test_two_faults_in_a_row_are_the_hosts_and_it_looks_again_later(shop: Shop) -> None:
+    for run in (1, 2):
+        shop.turn(2.0)
+        shop.faults(run)
+        shop.turn()
+    shop.turn(50.0)
+    assert not shop.executor.running
+    shop.turn(20.0)
+    assert [lease.step for lease in shop.executor.running[3]] == ["one"], "after a minute"
+
+
+def test_a_job_that_cannot_be_opened_here_is_burned_nowhere(shop: Shop) -> None:
+    def missing() -> OpenJob:
+        raise NoPipeline("there is no pipeline here.")
+
+    shop.open = missing  # type: ignore[method-assign]
+    shop.turn()
+    rows = shop.rows().values()
+    assert [row.attempts for row in rows] == [0, 0]
+    assert not shop.executor.running
+    assert shop.worker.drain_reason is None
+    assert shop.ledger.claim("w2", 1, lease_ttl_s=60, host="elsewhere")
+
+
+def test_a_store_that_is_away_is_nobodys_fault(shop: Shop) -> None:
+    def away() -> OpenJob:
+        raise StoreUnavailable("the store does not answer.")
+
+    shop.open = away  # type: ignore[method-assign]
+    shop.turn()
+    row = shop.rows()["one"]
+    assert (row.state, row.attempts, row.refusals) == (TaskState.ABANDONED, 0, 0)
+
+
+def test_a_change_that_is_never_taken_fails_its_task_and_holds_up_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*_: object) -> None:
+        raise ChangeRefused("the plan is larger than 64 MiB.")
+
+    shop.turn()
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.opened, "complete", too_large)
+        shop.executor.ends(1)
+        shop.turn()
+        shop.turn()
+    row = shop.rows()["one"]
+    assert (row.state, row.message) == (TaskState.FAILED, "the plan is larger than 64 MiB.")
+    shop.executor.ends(2)
+    shop.turn()
+    shop.turn()
+    assert shop.states()["two"] is TaskState.DONE
+
+
+def test_a_suspect_runs_with_nothing_beside_it(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, *(step(f"s{n}") for n in range(3)), slots=3)
+    for _ in range(2):
+        shop.ledger.claim("dead", 1, lease_ttl_s=60)
+        shop.ledger.rescue(["dead"])
+    shop.turn()
+    assert [[one.alone for one in some] for some in shop.executor.running.values()] == [[True]]
+    shop.executor.ends(1)
+    shop.turn()
+    shop.turn()
+    assert len(shop.executor.running) == 2

@@ -21,6 +21,10 @@ from intermission.ports.ledger import Ledger
 from intermission.ports.notifier import Notifier
 from intermission.settings import Settings
 
+RETRY_DELAYS_S = (60.0, 300.0, 900.0)
+"""Between attempts on a fleet, unless the settings or the step say otherwise."""
+RETRY_JITTER = 0.2
+
 
 class Fleet:
     """One ledger for all jobs, whoever works on them."""
@@ -119,4 +123,7 @@ class Fleet:
             job = job_from_here(job, self.settings.server)
         store = workspace.open_store()
         bring_back(ledger, store, job)
-        return OpenJob(workspace, job, ledger, store, worker, self.settings, ref=ref)
+        own = "retry_delays_s" in self.settings.model_fields_set
+        delays_s = self.settings.retry_delays_s if own else RETRY_DELAYS_S
+        delays: dict[str, Any] = {"delays_s": delays_s, "jitter": RETRY_JITTER}
+        return OpenJob(workspace, job, ledger, store, worker, self.settings, ref=ref, **delays)

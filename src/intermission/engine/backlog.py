@@ -75,19 +75,24 @@ class Backlog:
             return self._claimed
         return [one for one in self._claimed if (one.job.name, one.lease.step) not in full]
 
-    def next_batch(self, has_room: HasRoom) -> list[Claimed]:
+    def next_batch(self, has_room: HasRoom, *, is_quiet: bool = True) -> list[Claimed]:
         """One task; or some of one step that is not durable; or some that share a decode.
 
         A task that was tried before, or has a time-out, runs alone, so that a crash or a
-        time-out is surely its own. Those that share a decode part at the last attempt.
+        time-out is surely its own. Those that share a decode part at the last attempt. One that
+        must have nothing beside it waits, and what came after it too, until it is quiet.
         """
         ready = self.ready(has_room)
         if not ready:
             return []
         first = ready[0]
+        if first.lease.alone and not is_quiet:
+            return []
         spec = first.job.job.step(first.lease.step)
         batch = [first]
-        if spec.batch_by and first.lease.attempt < spec.attempts:
+        if first.lease.alone:
+            pass
+        elif spec.batch_by and first.lease.attempt < spec.attempts:
             batch = _sharing(first, spec, ready)
         elif not spec.durable and _is_first_try(first, spec):
             most = _batch_size(self._stats.mean_s(stats_name(first)))
@@ -103,6 +108,8 @@ class Backlog:
 
 
 def _is_first_try(one: Claimed, spec: StepSpec) -> bool:
+    if one.lease.alone:
+        return False
     return one.lease.attempt == 1 and spec.attempts > 1 and spec.timeout_s is None
 
 
@@ -127,6 +134,7 @@ def _sharing(first: Claimed, spec: StepSpec, ready: Iterable[Claimed]) -> list[C
         if one.job.name == first.job.name
         and one.lease.step == spec.name
         and one.lease.attempt < spec.attempts
+        and not one.lease.alone
         and _group(one, spec) == wanted
     ]
     return agreeing[:TOGETHER_MAX]

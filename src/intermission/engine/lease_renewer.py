@@ -7,6 +7,7 @@ before the ledger may give the task to somebody else.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -33,8 +34,11 @@ class HeldLease:
     fence: int
     deadline_s: float
     beat_at_s: float
+    job_key: str = ""
+    begun: bool = True
+    """False while it waits for a slot, or for its turn in a batch."""
     progress: float = 0.0
-    beat_progress: float = -1.0
+    beat_progress: float = 0.0
 
 
 Told = Callable[[str, HeldLease], None]
@@ -82,15 +86,25 @@ class LeaseRenewer:
         self._stop.set()
         self._thread.join()
 
-    def hold(self, job: ClaimedJob, leases: Iterable[Lease], asked_at_s: float) -> None:
+    def hold(
+        self, job: ClaimedJob, leases: Iterable[Lease], asked_at_s: float, *, begun: bool = True
+    ) -> None:
         """Renew these leases of a job; `asked_at_s` is when they were asked for."""
-        deadline_s = asked_at_s + self._lease_ttl_s
+        times = asked_at_s + self._lease_ttl_s, asked_at_s
         with self._lock:
             self._openers[job.name] = job.open_renewals
             self._held.setdefault(job.name, {}).update(
-                (one.task_id, HeldLease(one.task_id, one.fence, deadline_s, asked_at_s))
+                (one.task_id, HeldLease(one.task_id, one.fence, *times, one.job_key, begun))
                 for one in leases
             )
+
+    def begin(self, name: str, task_ids: Iterable[int]) -> None:
+        """These tasks run from now on: the next tick says so."""
+        with self._lock:
+            held = self._held.get(name, {})
+            for one in (held[id] for id in task_ids if id in held):
+                if not one.begun:
+                    one.begun, one.beat_at_s = True, -math.inf
 
     def jobs(self) -> set[str]:
         """The names of the jobs that leases are held of."""
@@ -132,6 +146,7 @@ class LeaseRenewer:
     def tick(self) -> None:
         """Renew what is due and give up what could not be renewed; the thread's one round."""
         self._open_new()
+        self._look_for_cancelled()
         with self._lock:
             work = {name: self._due(held) for name, held in self._held.items()}
         for name, held in work.items():
@@ -140,6 +155,16 @@ class LeaseRenewer:
                 self._give_up()  # each may have taken long
         self._give_up()
         self._close_unused()
+
+    def _look_for_cancelled(self) -> None:
+        """At every tick, because people wait for it; a renewal would tell it late."""
+        with self._lock:
+            held = {name: list(some.values()) for name, some in self._held.items()}
+        for name, some in held.items():
+            with suppress(LedgerError):  # asked again at the next tick
+                if self._opened(name).cancelled({one.job_key for one in some if one.job_key}):
+                    for one in some:
+                        self._drop(name, one, self._on_cancelled)
 
     def _due(self, held: dict[int, HeldLease]) -> list[HeldLease]:
         now = self._clock.monotonic_s()
@@ -152,7 +177,7 @@ class LeaseRenewer:
 
     def _renew(self, name: str, due: list[HeldLease]) -> None:
         asked_at_s = self._clock.monotonic_s()
-        heartbeats = [Heartbeat(one.task_id, one.fence, one.progress) for one in due]
+        heartbeats = [Heartbeat(one.task_id, one.fence, one.progress, one.begun) for one in due]
         reached("before-renew")
         try:
             answer = self._opened(name).renew(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -11,10 +11,11 @@ from intermission.engine.step_stats import StepStats
 from intermission.engine.store_io import store_io
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
-from intermission.model import Job, JobState, Lease, TaskState
+from intermission.model import Job, JobState, Lease, Reason, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.ports.slot_protocol import Completed, CorruptInput, Deferral, Failed, JobContext
 from intermission.ports.store import Store
+from intermission.ports.work_source import Renewals
 from intermission.settings import Settings
 from intermission.telemetry import reached
 
@@ -29,6 +30,10 @@ class OpenJob:
     store: Store
     worker: str
     settings: Settings
+    delays_s: Sequence[float] = (1.0, 5.0, 15.0)
+    """Between attempts, where the step says nothing."""
+    jitter: float = 0.0
+    """The share by which each of them is longer or shorter, so that not all try at once."""
     stats: StepStats = field(default_factory=StepStats)
     idle_until_s: float = 0.0
     """Nothing was claimable; ask again then, or when one of its tasks ends."""
@@ -42,8 +47,8 @@ class OpenJob:
         return f"{self.workspace.folder}:{self.job.key}"
 
     @property
-    def open_renewals(self) -> Callable[[], Ledger]:
-        return self.workspace.open_ledger
+    def open_renewals(self) -> Callable[[], Renewals]:
+        return _RenewalsOf(self.workspace.open_ledger)
 
     def context(self) -> JobContext:
         return JobContext(
@@ -82,8 +87,8 @@ class OpenJob:
         return accepted
 
     def fail(self, lease: Lease, failed: Failed) -> TaskState | None:
-        delays_s = self.settings.retry_delays_s
-        (state,) = self.ledger.fail([completion.failure(self.job, lease, failed, delays_s)])
+        how = completion.failure(self.job, lease, failed, self.delays_s, self.jitter)
+        (state,) = self.ledger.fail([how])
         if state is not None:  # else the lease was somebody else's by then
             self.stats.failed(lease.step, failed.message)
         self.idle_until_s = 0.0
@@ -92,7 +97,7 @@ class OpenJob:
     def invalidate(self, lease: Lease, corrupt: CorruptInput) -> None:
         self.lose(corrupt.input_key, corrupt.file_key, corrupt.message)
         # Already blocked by that, unless somebody else had noticed before.
-        self.release([lease], reason=corrupt.message)
+        self.release([lease], reason=Reason.INPUT_LOST, message=corrupt.message)
 
     def lose(self, task_key: str, file_key: str, message: str) -> None:
         """Send the task back to work whose file is missing or altered."""
@@ -102,7 +107,29 @@ class OpenJob:
         _, _, token, timeout_s = deferral
         self.ledger.defer(lease.task_id, lease.fence, token=token, timeout_s=timeout_s)
 
-    def release(self, leases: Sequence[Lease], *, reason: str) -> None:
+    def release(self, leases: Sequence[Lease], *, reason: Reason, message: str = "") -> None:
         reached("before-release")
-        self.ledger.release([(one.task_id, one.fence) for one in leases], reason=reason)
+        held = [(one.task_id, one.fence) for one in leases]
+        self.ledger.release(held, reason=reason, message=message or None)
         self.idle_until_s = 0.0
+
+
+@dataclass(frozen=True)
+class _RenewalsOf:
+    """Equal for jobs of one ledger, so that they share a connection."""
+
+    open_ledger: Callable[[], Ledger]
+
+    def __call__(self) -> Renewals:
+        return _LedgerRenewals(self.open_ledger())
+
+
+class _LedgerRenewals:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.renew = ledger.renew
+        self.close = ledger.close
+
+    def cancelled(self, job_keys: Collection[str]) -> set[str]:
+        states = [JobState.CANCELLED]
+        return {key for key in job_keys if self._ledger.jobs(key, states=states, limit=1)}

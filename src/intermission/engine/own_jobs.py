@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
 from intermission.engine.open_job import OpenJob
 from intermission.engine.workspace import alive, bury, dead
-from intermission.errors import IntermissionError
-from intermission.model import JobState
+from intermission.errors import EnvironmentFault, IntermissionError
+from intermission.model import JobState, Lease
 from intermission.ports.clock import Clock
+from intermission.ports.slot_protocol import HostFault
 from intermission.ports.work_source import Claimed, ClaimedJob
 from intermission.settings import Settings
 
@@ -61,7 +62,7 @@ class OwnJobs:
     def ask_soon(self) -> None:
         """Each job knows by itself when one of its tasks ended."""
 
-    def claim(self, room: int, busy: Collection[str]) -> list[Claimed]:
+    def claim(self, room: int, busy: Collection[str], *, begin: bool = True) -> list[Claimed]:
         now_s = self._clock.monotonic_s()
         if now_s - self._rescued_s > self._settings.renew_every_s:
             self._rescued_s = now_s
@@ -70,12 +71,12 @@ class OwnJobs:
         claimed: list[Claimed] = []
         for opened in list(self._open.values()):
             if room > len(claimed) and now_s >= opened.idle_until_s:
-                claimed += self._claim(opened, room - len(claimed), busy)
+                claimed += self._claim(opened, room - len(claimed), busy, begin)
         if room > len(claimed) and self._may_open(now_s):
             opened = next(self._jobs, _NO_MORE)
             self._more = opened is not _NO_MORE
             if isinstance(opened, OpenJob):
-                claimed += self._claim(self._opened(opened), room - len(claimed), busy)
+                claimed += self._claim(self._opened(opened), room - len(claimed), busy, begin)
             else:
                 self._open_at_s = now_s + POLL_S
         return claimed
@@ -89,13 +90,16 @@ class OwnJobs:
         _rescue(opened)
         return opened
 
-    def _claim(self, opened: OpenJob, room: int, busy: Collection[str]) -> list[Claimed]:
+    def _claim(
+        self, opened: OpenJob, room: int, busy: Collection[str], begin: bool
+    ) -> list[Claimed]:
         leases = opened.ledger.claim(
             self._worker,
             room,
             lease_ttl_s=self._settings.lease_ttl_s,
             offers=self._settings.can,
             jobs=[opened.job.key],
+            begin=begin,
         )
         if not leases and opened.name not in busy and opened.has_ended():
             self._end(opened)
@@ -107,6 +111,13 @@ class OwnJobs:
         self._on_end(opened)
         del self._open[opened.name]
         opened.resources.close()
+
+    def refuse(self, job: ClaimedJob, leases: Sequence[Lease], fault: HostFault) -> None:
+        """There is no other host: the command ends, with progress saved."""
+        job.release(leases, reason=fault.reason, message=fault.message)
+        error = EnvironmentFault(fault.message, remedy=fault.remedy)
+        error.exit_code = fault.exit_code
+        raise error
 
     def finished(self, job: ClaimedJob, step: str) -> None:
         """The job asks again at once, by itself."""

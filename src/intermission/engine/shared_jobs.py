@@ -10,13 +10,23 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from random import uniform
+from socket import gethostname
 
+from intermission.engine.host_faults import EVERYTHING, HostFaults
 from intermission.engine.open_job import OpenJob
-from intermission.errors import IntermissionError, LedgerError, NoPipeline
-from intermission.model import Failure, Lease
+from intermission.errors import (
+    EnvironmentFault,
+    IntermissionError,
+    LedgerError,
+    NoPipeline,
+    StoreError,
+    StoreUnavailable,
+)
+from intermission.model import Failure, Lease, Reason
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
 from intermission.ports.notifier import Notifier
+from intermission.ports.slot_protocol import HostFault
 from intermission.ports.work_source import Claimed, ClaimedJob
 from intermission.settings import Settings
 
@@ -28,6 +38,7 @@ NOTICE_SHARE = 1 / 12
 """How much of it passes, while a slot is idle, between two looks for leases that ended."""
 KEEP_S = 30.0
 """How long a job stays open after its last task here, because more of it may come."""
+_SCRATCH = (Reason.SCRATCH_FULL, Reason.SCRATCH_FAILED)
 log = logging.getLogger(__name__)
 
 
@@ -45,7 +56,11 @@ class SharedJobs:
         settings: Settings,
         clock: Clock,
         notifiers: Sequence[Notifier] = (),
+        *,
+        runs: Collection[str] | None = None,
+        host: str | None = None,
     ) -> None:
+        """`runs` is the code there is for jobs here, as jobs name it; None for any."""
         self._ledger = ledger
         self._open_job = open_job
         self._worker = worker
@@ -56,6 +71,9 @@ class SharedJobs:
         self._notice_s = min(settings.lease_ttl_s * NOTICE_SHARE, settings.renew_every_s)
         self.ask_at_s = 0.0
         self._looked_s = -settings.lease_ttl_s
+        self._runs = runs
+        self._host = host or gethostname()
+        self._faults = HostFaults()
         self._open: dict[str, OpenJob] = {}
         """By the key of the job."""
         self._used_s: dict[str, float] = {}
@@ -64,14 +82,21 @@ class SharedJobs:
     def ask_soon(self) -> None:
         self.ask_at_s = 0.0
 
-    def claim(self, room: int, busy: Collection[str]) -> list[Claimed]:
+    def claim(self, room: int, busy: Collection[str], *, begin: bool = True) -> list[Claimed]:
         now_s = self._clock.monotonic_s()
         self._look_for_lost(now_s, room)
         self._close_unused(now_s, busy)
-        if room <= 0 or now_s < self.ask_at_s:
+        paused = self._faults.paused(now_s)
+        if room <= 0 or now_s < self.ask_at_s or EVERYTHING in paused:
             return []
         leases = self._ledger.claim(
-            self._worker, room, lease_ttl_s=self.lease_ttl_s, offers=self._settings.can
+            self._worker,
+            room,
+            lease_ttl_s=self.lease_ttl_s,
+            host=self._host,
+            offers=self._settings.can,
+            runs=None if self._runs is None else set(self._runs) - paused,
+            begin=begin,
         )
         if len(leases) < room:  # unless a task ends before: that may unblock others
             self.ask_at_s = now_s + POLL_S * uniform(0.8, 1.2)
@@ -96,17 +121,14 @@ class SharedJobs:
             opened = self._open.get(job_key) or self._open_job(job_key)
         except LedgerError:
             raise
-        except NoPipeline as e:  # nobody's attempt: another worker has it, or will
-            log.warning("job %s cannot be worked on here: %s", job_key[:10], e)
-            self._ledger.release([(one.task_id, one.fence) for one in leases], reason=e.message)
-            self.ask_at_s = now_s + POLL_S
+        except (EnvironmentFault, NoPipeline) as e:
+            self._refuse(job_key, leases, _opening_fault(leases[0], e))
             return []
         except IntermissionError as e:
-            log.warning("job %s cannot be worked on here: %s", job_key[:10], e)
-            delay_s = self._settings.retry_delays_s[0]
+            log.warning("job %s cannot be worked on: %s", job_key[:10], e)
             self._ledger.fail(
                 [
-                    Failure(one.task_id, one.fence, type(e).__name__, str(e), False, delay_s)
+                    Failure(one.task_id, one.fence, type(e).__name__, str(e), not e.retryable)
                     for one in leases
                 ]
             )
@@ -114,6 +136,23 @@ class SharedJobs:
         self._open[job_key] = opened
         self._used_s[job_key] = now_s
         return [Claimed(lease, opened) for lease in leases]
+
+    def refuse(self, job: ClaimedJob, leases: Sequence[Lease], fault: HostFault) -> None:
+        self._refuse(job.job.code, leases, fault)
+
+    def _refuse(self, kind: str, leases: Sequence[Lease], fault: HostFault) -> None:
+        """No attempt is used. Others get the task; this host gets nothing of its kind for a while
+        when that happens twice in a row, because then it is surely not the one task."""
+        kind = EVERYTHING if fault.reason in _SCRATCH else kind
+        wait_s = self._faults.happened(kind, self._clock.monotonic_s())
+        is_away = fault.reason is Reason.STORE_AWAY
+        self._ledger.release(
+            [(one.task_id, one.fence) for one in leases],
+            reason=fault.reason,
+            message=f"{fault.message} {fault.remedy}".strip(),
+            host=None if is_away else self._host,
+            until_s=wait_s,
+        )
 
     def _close_unused(self, now_s: float, busy: Collection[str]) -> None:
         """Jobs that gave this worker nothing for a while; the ledger knows how they are."""
@@ -126,6 +165,7 @@ class SharedJobs:
 
     def finished(self, job: ClaimedJob, step: str) -> None:
         self.ask_at_s = 0.0
+        self._faults.went_well(job.job.code)
         if any(edge.upstream == step for spec in job.job.steps for edge in spec.edges):
             self._notify()
 
@@ -139,3 +179,17 @@ class SharedJobs:
     def close(self) -> None:
         for opened in self._open.values():
             opened.resources.close()
+
+
+def _opening_fault(lease: Lease, e: EnvironmentFault | NoPipeline) -> HostFault:
+    """Why this host cannot open a job."""
+    match e:
+        case NoPipeline():
+            reason = Reason.NO_PIPELINE
+        case StoreUnavailable():
+            reason = Reason.STORE_AWAY
+        case StoreError():
+            reason = Reason.STORE_UNREACHABLE
+        case _:
+            reason = Reason.HOST_FAULT
+    return HostFault(lease.task_id, lease.fence, e.message, e.remedy, e.exit_code, reason)

@@ -24,13 +24,15 @@ from intermission.engine.gc_tuning import rarely_collected
 from intermission.engine.lease_renewer import HeldLease, LeaseRenewer
 from intermission.engine.step_stats import StepStats
 from intermission.errors import (
+    ChangeRefused,
     CorruptArtifact,
     EnvironmentFault,
     IntermissionError,
     LedgerError,
     LedgerRefused,
+    StoreError,
 )
-from intermission.model import Lease, StepSpec
+from intermission.model import Lease, Reason, StepSpec
 from intermission.ports.clock import Clock
 from intermission.ports.executor import Executor, Said
 from intermission.ports.slot_protocol import (
@@ -76,7 +78,12 @@ class _Run:
     deadline_s: float | None
     verdict: str = ""
     """Why the worker is about to kill it; its leases then go back instead of counting."""
+    reason: Reason = Reason.DRAINED
     killed: bool = False
+
+    @property
+    def alone(self) -> bool:
+        return any(lease.alone for lease in self.batch.values())
 
     @property
     def spec(self) -> StepSpec:
@@ -193,7 +200,8 @@ class Worker:
         idle = self._executor.idle
         room = self._backlog.room(idle, self._has_room) if idle > 0 else 0
         try:
-            claimed = self._source.claim(room, self._busy_jobs())
+            begin = room <= idle
+            claimed = self._source.claim(room, self._busy_jobs(), begin=begin)
         except LedgerError as e:  # what runs goes on as long as its leases do
             self._not_answered(e)
             return
@@ -201,7 +209,8 @@ class Worker:
             reached("after-claim")
         for _, some in groupby(claimed, lambda one: one.job.name):
             group = list(some)
-            self._renewer.hold(group[0].job, [one.lease for one in group], asked_at_s)
+            leases = [one.lease for one in group]
+            self._renewer.hold(group[0].job, leases, asked_at_s, begun=begin)
         self._backlog.extend(claimed)
         self._share(asked_at_s, idle)
 
@@ -214,12 +223,12 @@ class Worker:
         if idle > 0:
             self._idle_s = now_s
         elif now_s - self._idle_s > HOARD_S:
-            self._give_up_backlog("no slot was free")
+            self._give_up_backlog(Reason.NO_SLOT)
 
-    def _give_up_backlog(self, reason: str) -> None:
+    def _give_up_backlog(self, reason: Reason, message: str = "") -> None:
         for _, some in groupby(self._backlog.take_all(), lambda one: one.job.name):
             group = list(some)
-            self._give_back(group[0].job, [one.lease for one in group], reason)
+            self._give_back(group[0].job, [one.lease for one in group], reason, message)
 
     def _has_room(self, spec: StepSpec) -> bool:
         """A step's limit holds over every source: what it protects, they share."""
@@ -232,7 +241,11 @@ class Worker:
         if self._drain.reason is not None:
             return
         now_s = self._clock.monotonic_s()
-        while self._executor.idle > 0 and (batch := self._backlog.next_batch(self._has_room)):
+        while self._executor.idle > 0 and not any(run.alone for run in self._runs.values()):
+            is_quiet = not self._runs
+            batch = self._backlog.next_batch(self._has_room, is_quiet=is_quiet)
+            if not batch:
+                return
             self._start(batch, now_s)
 
     def _start(self, batch: Sequence[Claimed], now_s: float) -> None:
@@ -242,6 +255,12 @@ class Worker:
         deadline_s = None if timeout_s is None else now_s + timeout_s
         number = self._executor.start(job.context(), leases)
         self._runs[number] = _Run(job, {one.task_id: one for one in leases}, now_s, deadline_s)
+        self._begun(self._runs[number])
+
+    def _begun(self, run: _Run) -> None:
+        """Of tasks that share a decode, one has begun and the others wait for their turn."""
+        ids = list(run.batch)
+        self._renewer.begin(run.job.name, ids[:1] if run.spec.batch_by else ids)
 
     def _wait(self, wake: int) -> None:
         """Sleep until a slot speaks, a slot ends or a signal comes; record what was said."""
@@ -310,6 +329,7 @@ class Worker:
             del self._runs[number]
             return
         run.started_s = self._clock.monotonic_s()
+        self._begun(run)
         if run.deadline_s is not None and not run.verdict and run.spec.timeout_s is not None:
             run.deadline_s = run.started_s + run.spec.timeout_s
 
@@ -322,7 +342,14 @@ class Worker:
             first = leases[0]
             lost = CorruptInput(first.task_id, first.fence, e.task_key, e.key, str(e))
             job.invalidate(first, lost)
-            job.release(leases[1:], reason=str(e))
+            job.release(leases[1:], reason=Reason.INPUT_LOST, message=str(e))
+        except ChangeRefused as e:  # never written, however often it is tried
+            for lease in leases:
+                job.fail(lease, Failed(lease.task_id, lease.fence, "ChangeRefused", str(e), True))
+        except StoreError as e:  # a plan's result cannot be read now: its receipt is adopted later
+            if not self._source.is_shared:
+                raise
+            job.release(leases, reason=Reason.STORE_AWAY, message=str(e))
         self._let_go(job, leases)
         executed_s = [ended.took_s for _, ended in done if not ended.completion.adopted]
         step = stats_name(Claimed(leases[0], job))
@@ -344,20 +371,28 @@ class Worker:
             case CorruptInput():
                 job.invalidate(lease, trouble)
             case HostFault():
-                job.release([lease], reason=trouble.message)
-                if self._fault is None:
-                    self._fault = EnvironmentFault(trouble.message, remedy=trouble.remedy)
-                    self._fault.exit_code = trouble.exit_code
-                    self.drain(trouble.message)
+                self._refuse(job, lease, trouble)
         self._let_go(job, [lease])
         self._source.ask_soon()
+
+    def _refuse(self, job: ClaimedJob, lease: Lease, fault: HostFault) -> None:
+        try:
+            self._source.refuse(job, [lease], fault)
+        except LedgerError:
+            raise
+        except EnvironmentFault as e:  # nobody else could run it: the end, with progress saved
+            if self._fault is None:
+                self._fault = e
+                self.drain(e.message)
 
     def _let_go(self, job: ClaimedJob, leases: Sequence[Lease]) -> None:
         self._renewer.let_go(job.name, [lease.task_id for lease in leases])
 
-    def _give_back(self, job: ClaimedJob, leases: Sequence[Lease], reason: str) -> None:
+    def _give_back(
+        self, job: ClaimedJob, leases: Sequence[Lease], reason: Reason, message: str = ""
+    ) -> None:
         def release() -> None:
-            job.release(leases, reason=reason)
+            job.release(leases, reason=reason, message=message)
             self._let_go(job, leases)
             self._source.ask_soon()
 
@@ -374,6 +409,9 @@ class Worker:
             while self._unwritten:
                 self._unwritten[0]()
                 self._unwritten.popleft()
+        except ChangeRefused as e:  # its lease will end; what comes after must not wait for it
+            log.warning("%s", e)
+            self._unwritten.popleft()
         except LedgerError as e:
             self._not_answered(e)
 
@@ -398,7 +436,7 @@ class Worker:
             message = f"{run.spec.name} ran longer than its time-out of {timeout_s:g} s"
             self._fail(run.job, leases.pop(0), "TimedOut", message)
         if run.verdict:
-            self._give_back(run.job, leases, run.verdict)
+            self._give_back(run.job, leases, run.reason, run.verdict)
             return
         for lease in leases:
             self._fail(run.job, lease, "SlotDied", how)
@@ -427,6 +465,7 @@ class Worker:
             name, held = self._lost.popleft()
             number = self._running(name, held.task_id)
             if number is not None:
+                self._runs[number].reason = Reason.LEASE_LOST
                 self._kill(number, "its lease was lost")
             else:
                 self._backlog.drop(name, held.task_id)
@@ -447,6 +486,7 @@ class Worker:
             if number is not None:
                 self._executor.cancel(number, held.task_id)
                 self._runs[number].verdict = "the job was cancelled"
+                self._runs[number].reason = Reason.CANCELLED
                 self._runs[number].deadline_s = now_s + CANCEL_GRACE_S
             else:
                 self._backlog.drop(name, held.task_id)
@@ -468,7 +508,7 @@ class Worker:
         """Give back what was not begun. A ledger that is away loses nothing: leases end."""
         with suppress(IntermissionError):
             self._record_ends()
-            self._give_up_backlog(self._drain.reason or "")
+            self._give_up_backlog(Reason.DRAINED, self._drain.reason or "")
             self._catch_up()
         self._source.leave(self._drain.reason)
 

@@ -216,6 +216,7 @@ class _Host:
             store=submission.store,
             worker=self.name,
             settings=self.app.settings,
+            delays_s=self.app.settings.retry_delays_s,
             stats=run.stats,
             resources=submission.held,
             ref=self.app.catalog.of(submission.job).ref,

@@ -57,7 +57,9 @@ def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
             return opened
 
         clock = fleet.app.clock
-        source = SharedJobs(ledger, open_job, name, settings, clock, notifiers)
+        source = SharedJobs(
+            ledger, open_job, name, settings, clock, notifiers, runs=fleet.app.catalog.codes
+        )
         worker = Worker(
             source,
             LeaseRenewer(

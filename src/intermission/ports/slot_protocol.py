@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from intermission.model import Completion, Job, Lease
+from intermission.model import Completion, Job, Lease, Reason
 from intermission.ports.task_io import TaskIO
 from intermission.settings import Settings
 
@@ -86,13 +86,14 @@ class CorruptInput(NamedTuple):
 
 
 class HostFault(NamedTuple):
-    """The machine is at fault, not the task: the attempt does not count."""
+    """The machine is at fault, or a store that is away, and not the task: no attempt is used."""
 
     task_id: int
     fence: int
     message: str
     remedy: str
     exit_code: int
+    reason: Reason = Reason.HOST_FAULT
 
 
 class Progress(NamedTuple):

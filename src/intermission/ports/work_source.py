@@ -10,15 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from intermission.model import Heartbeat, Job, Lease, Renewal, TaskState
-from intermission.ports.slot_protocol import Completed, CorruptInput, Deferral, Failed, JobContext
+from intermission.model import Heartbeat, Job, Lease, Reason, Renewal, TaskState
+from intermission.ports.slot_protocol import (
+    Completed,
+    CorruptInput,
+    Deferral,
+    Failed,
+    HostFault,
+    JobContext,
+)
 
 
 class Renewals(Protocol):
-    """The lease renewer's own way to whoever gave the leases; a `Ledger` is one."""
+    """The lease renewer's own way to whoever gave the leases."""
 
     def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         """As `Ledger.renew`."""
+        ...
+
+    def cancelled(self, job_keys: Collection[str]) -> set[str]:
+        """Which of these jobs are cancelled; a read that costs little. Raises `LedgerError`."""
         ...
 
     def close(self) -> None: ...
@@ -67,8 +78,8 @@ class ClaimedJob(Protocol):
         """Keep a task running without a worker until an outside event finishes it."""
         ...
 
-    def release(self, leases: Sequence[Lease], *, reason: str) -> None:
-        """Give leases back: the attempts do not count."""
+    def release(self, leases: Sequence[Lease], *, reason: Reason, message: str = "") -> None:
+        """Give leases back: no attempt is used."""
         ...
 
 
@@ -116,12 +127,20 @@ class WorkSource(Protocol):
         """Something ended, or a hint came: ask when the worker next has room."""
         ...
 
-    def claim(self, room: int, busy: Collection[str]) -> list[Claimed]:
+    def claim(self, room: int, busy: Collection[str], *, begin: bool = True) -> list[Claimed]:
         """Leases for up to `room` tasks, those of one job together.
 
+        Without `begin`, some of them may have to wait for a slot: a heartbeat says which began.
         Also called now and then with no room, because a source looks after what vanished workers
         held. `busy` are the names of the jobs that this worker still holds leases of: the others
         may be closed. Raises `LedgerError`.
+        """
+        ...
+
+    def refuse(self, job: ClaimedJob, leases: Sequence[Lease], fault: HostFault) -> None:
+        """Give leases back that this host can't run, and stop asking for their like for a while.
+
+        Raises `EnvironmentFault` where there is no other host.
         """
         ...
 

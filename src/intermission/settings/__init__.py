@@ -103,7 +103,8 @@ class Settings(BaseModel):
     retry_delays_s: Annotated[tuple[_Delay, ...], BeforeValidator(split)] = Field(
         default=(1.0, 5.0, 15.0),
         min_length=1,
-        description="seconds to wait before each further attempt, such as 1,5,15",
+        description="seconds to wait before each further attempt, such as 1,5,15; unless set, "
+        "workers of a fleet wait 60, 300 and 900 s, give or take 20 %",
     )
     gc_grace_s: _Delay = Field(
         default=3600.0, description="seconds an unreferenced file is kept before gc removes it"

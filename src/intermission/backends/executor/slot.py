@@ -27,11 +27,13 @@ from intermission.errors import (
     EnvironmentFault,
     IntermissionError,
     PipelineError,
+    StoreError,
+    StoreUnavailable,
     TaskError,
     fault_from_os,
 )
-from intermission.model import Lease
-from intermission.pipeline import Deferred, load
+from intermission.model import Lease, Reason
+from intermission.pipeline import Deferred, Pipeline, load
 from intermission.ports.slot_protocol import (
     Batch,
     Cancel,
@@ -115,17 +117,8 @@ class _Slot:
             return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)
         except CorruptArtifact as e:
             return CorruptInput(lease.task_id, lease.fence, e.task_key, e.key, str(e))
-        except EnvironmentFault as e:
-            return HostFault(lease.task_id, lease.fence, e.message, e.remedy, e.exit_code)
-        except OSError as e:
-            if e.errno not in MACHINE_ERRNOS:
-                return self._failed(lease, e)
-            fault = fault_from_os(e, f"running {lease.step}", EnvironmentFault)
-            return HostFault(
-                lease.task_id, lease.fence, fault.message, fault.remedy, fault.exit_code
-            )
         except Exception as e:
-            return self._failed(lease, e)
+            return host_fault(lease, e) or self._failed(lease, e)
         finally:
             self._log.end()
 
@@ -142,9 +135,9 @@ class _Slot:
         job = context.job
         if context.name not in self._works:
             use(context.settings)
-            pipeline = load(context.ref)
+            pipeline = _load(context.ref)
             if pipeline.code != job.code:
-                raise PipelineError(
+                raise _NotHere(
                     f"{context.ref} is not the pipeline this job was planned with.",
                     remedy="Its code changed meanwhile: run the same command again.",
                 )
@@ -171,6 +164,48 @@ class _Slot:
             if isinstance(message, Cancel):
                 self._cancelled = message.task_id
         return self._cancelled == running
+
+
+class _NotHere(PipelineError):
+    """The code that a job needs is not in this process."""
+
+
+def _load(ref: str) -> Pipeline:
+    try:
+        return load(ref)
+    except PipelineError as e:
+        raise _NotHere(e.message, remedy=e.remedy) from e
+
+
+def host_fault(lease: Lease, e: Exception) -> HostFault | None:
+    """Whether the machine is at fault, or a store that is away; None where it is the task."""
+    ids = lease.task_id, lease.fence
+    match e:
+        case StoreUnavailable():
+            reason = Reason.STORE_AWAY
+        case StoreError():
+            reason = Reason.STORE_UNREACHABLE
+        case EnvironmentFault():
+            reason = _reason_of(e.__cause__)
+        case _NotHere():
+            reason = Reason.OTHER_VERSION
+        case ModuleNotFoundError():
+            remedy = "Install it where this worker runs."
+            return HostFault(*ids, f"{lease.step}: {e}.", remedy, 4, Reason.MISSING_PACKAGE)
+        case OSError() if e.errno in MACHINE_ERRNOS:
+            fault = fault_from_os(e, f"running {lease.step}", EnvironmentFault)
+            return HostFault(*ids, fault.message, fault.remedy, fault.exit_code, _reason_of(e))
+        case _:
+            return None
+    code = e.exit_code if isinstance(e, EnvironmentFault) else EnvironmentFault.exit_code
+    return HostFault(*ids, e.message, e.remedy, code, reason)
+
+
+def _reason_of(e: BaseException | None) -> Reason:
+    if not isinstance(e, OSError):
+        return Reason.HOST_FAULT
+    full = e.errno in (errno.ENOSPC, errno.EDQUOT)
+    return Reason.SCRATCH_FULL if full else Reason.SCRATCH_FAILED
 
 
 def _limit(settings: Settings) -> None:
