@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -257,3 +258,12 @@ def climb(ctx: Context, source: Source) -> int:
 
 
 climbing = Pipeline("climbing", [climb])
+
+
+@step(version=1)
+def unreadable_once(source: Source) -> None:
+    """A step whose machine has a failing disk, whichever machine that is."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+unreadable = Pipeline("unreadable", [unreadable_once])

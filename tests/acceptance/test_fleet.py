@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import psycopg
 import pytest
 from command_line import PIPELINES, TIMEOUT_S, Cli, in_sentence, until
 
+from intermission.backends.ledger.sqlite import SqliteLedger
 from servers.postgres import Databases, PostgresServer, as_url
 
 
@@ -36,6 +38,14 @@ def submit(cli: Cli, pipeline: str, *args: object) -> list[str]:
 
 def states(cli: Cli) -> dict[str, str]:
     return {job["source"]: job["state"] for job in cli("ls", "--json").json["jobs"]}
+
+
+def tasks(cli: Cli, key: str) -> list[dict[str, Any]]:
+    ledger = SqliteLedger(Path(cli.env["INTERMISSION_LEDGER"]))
+    try:
+        return [asdict(row) for row in ledger.tasks(key)]
+    finally:
+        ledger.close()
 
 
 def all_done(cli: Cli) -> Callable[[], bool]:
@@ -312,15 +322,49 @@ def test_what_is_paused_or_too_early_waits(fleet: Cli) -> None:
     in_sentence(fleet("limit", "pipeline:letters", code=2).err, "bound", "--running")
 
 
-def test_a_worker_without_the_pipeline_says_so_and_goes_on(fleet: Cli) -> None:
-    moved = fleet.folder / "theirs.py"
-    moved.write_text(PIPELINES.read_text())
-    source = fleet.source()
-    (key,) = fleet("submit", f"{moved}:letters", source).out.split()
-    moved.unlink()
+NONE = {"INTERMISSION_PIPELINES": ""}
+
+
+def test_a_worker_without_the_pipeline_burns_nothing_and_another_runs_the_job(fleet: Cli) -> None:
+    (key,) = submit(fleet, "letters", fleet.source())
+    without = fleet.start("worker", env=NONE)
+    heard(without, "is at work")
+    with_it = fleet.start("worker", env={"INTERMISSION_PIPELINES": str(PIPELINES)})
+    until(all_done(fleet))
+    assert [task["attempts"] for task in tasks(fleet, key)] == [0] * 5
+    for worker in (without, with_it):
+        stop(fleet, worker)
+
+
+def test_workers_of_two_versions_each_run_their_own(fleet: Cli) -> None:
+    """A rolling upgrade: nothing fails because of it."""
+    text = PIPELINES.read_text()
+    versions = {"old": text, "new": text.replace("@step(version=1)", "@step(version=2)")}
+    keys: dict[str, str] = {}
+    workers: list[subprocess.Popen[str]] = []
+    for name, code in versions.items():
+        file = fleet.folder / name / "pipelines.py"
+        file.parent.mkdir()
+        file.write_text(code)
+        source = fleet.source(f"{name}.txt", f"{name}cdef")
+        (keys[name],) = fleet("submit", f"{file}:letters", source).out.split()
+        workers.append(fleet.start("worker", env={"INTERMISSION_PIPELINES": str(file)}))
+    until(all_done(fleet))
+    for key in keys.values():
+        assert {task["attempts"] for task in tasks(fleet, key)} == {0}
+    for worker in workers:
+        stop(fleet, worker)
+
+
+def test_one_job_with_a_failing_disk_does_not_stop_the_fleet(fleet: Cli) -> None:
+    """The worker gives the task back, and goes on with other jobs."""
+    (broken,) = submit(fleet, "unreadable", fleet.source("broken.txt"))
     worker = fleet.start("worker")
-    until(lambda: states(fleet)[str(source)] == "failed")
-    assert "theirs.py" in fleet("why", key[:8], "pieces").out
+    heard(worker, "input/output error")
+    submit(fleet, "letters", fleet.source("fine.txt"))
+    until(lambda: states(fleet)[str(fleet.folder / "fine.txt")] == "done")
+    assert worker.poll() is None
+    assert [(task["attempts"], task["refusals"]) for task in tasks(fleet, broken)] == [(0, 1)]
     stop(fleet, worker)
 
 
