@@ -133,7 +133,7 @@ KNOBS = """
 import sys
 from intermission.backends.notifier.redis import RedisNotifier
 from intermission.cli import main
-from intermission.engine import shared_jobs
+from intermission.backends.work_source import shared_jobs
 shared_jobs.POLL_S = float(sys.argv.pop(1))
 RedisNotifier.__init__.__kwdefaults__["open_s"] = 0.2
 main()

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.work_source.shared_jobs import SharedJobs
 from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.open_job import OpenJob
-from intermission.engine.shared_jobs import SharedJobs
 from intermission.engine.worker import AWAY_S, Worker
 from intermission.errors import ChangeRefused, LedgerError, NoPipeline, StoreUnavailable
 from intermission.model import Completion, Lease, Reason, TaskRow, TaskState

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from intermission.backends.executor.local import LocalExecutor
 from intermission.backends.executor.reaper import Reaper
 from intermission.backends.interruption.imds import watching
+from intermission.backends.work_source.own_jobs import OwnJobs
 from intermission.composition.app import App, Submission, start_reaper
 from intermission.composition.locations import Location
 from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.open_job import OpenJob
-from intermission.engine.own_jobs import OwnJobs
 from intermission.engine.publish import publish
 from intermission.engine.step_stats import StepStats
 from intermission.engine.worker import Worker

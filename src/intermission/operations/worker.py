@@ -12,11 +12,11 @@ from intermission.backends.executor.local import LocalExecutor
 from intermission.backends.interruption.imds import watching
 from intermission.backends.notifier import open_notifiers
 from intermission.backends.progress_events import ProgressEvents
+from intermission.backends.work_source.shared_jobs import SharedJobs
 from intermission.composition.app import start_reaper
 from intermission.composition.fleet import Fleet
 from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.open_job import OpenJob
-from intermission.engine.shared_jobs import SharedJobs
 from intermission.engine.worker import Worker
 from intermission.engine.workspace import worker_name
 from intermission.maintenance.preview import Previews

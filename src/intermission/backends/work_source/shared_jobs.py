@@ -12,7 +12,7 @@ from itertools import groupby
 from random import uniform
 from socket import gethostname
 
-from intermission.engine.host_faults import EVERYTHING, HostFaults
+from intermission.backends.work_source.host_faults import EVERYTHING, HostFaults
 from intermission.engine.open_job import OpenJob
 from intermission.errors import (
     EnvironmentFault,

@@ -1,0 +1,1 @@
+"""Work sources: where the tasks of a worker come from."""
