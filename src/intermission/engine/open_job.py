@@ -48,7 +48,7 @@ class OpenJob:
 
     @property
     def open_renewals(self) -> Callable[[], Renewals]:
-        return _RenewalsOf(self.workspace.open_ledger)
+        return LedgerRenewalsOf(self.workspace.open_ledger)
 
     def context(self) -> JobContext:
         return JobContext(
@@ -115,7 +115,7 @@ class OpenJob:
 
 
 @dataclass(frozen=True)
-class _RenewalsOf:
+class LedgerRenewalsOf:
     """Equal for jobs of one ledger, so that they share a connection."""
 
     open_ledger: Callable[[], Ledger]

@@ -15,6 +15,7 @@ from typing import Any
 
 from intermission.engine import completion
 from intermission.engine.lease_renewer import HeldLease, LeaseRenewer
+from intermission.engine.open_job import LedgerRenewalsOf
 from intermission.engine.planning import expand, with_skipped
 from intermission.engine.publish import publish
 from intermission.engine.run_task import Hooks, Work, run_task, skipped_inputs
@@ -77,7 +78,9 @@ class Worker(Process):
         )
         self._renewer.report_to(self._on_lost, self._on_lost)
         beside = self.wire("keeper", self.ledger_call(f"{name}-keeper"))
-        self._held: Any = SimpleNamespace(name=_NAME, open_renewals=lambda: beside)
+        self._held: Any = SimpleNamespace(
+            name=_NAME, open_renewals=LedgerRenewalsOf(lambda: beside)
+        )
 
     def tick(self) -> None:
         self._renewer.tick()
