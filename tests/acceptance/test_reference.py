@@ -30,7 +30,14 @@ def test_every_event_has_a_heading_and_an_example() -> None:
 def same_shape(example: Any, found: Any, where: str) -> None:
     """The same names at every level that is described; lists by their first element."""
     if isinstance(example, dict) and isinstance(found, dict):
-        if where.rpartition(".")[2] in ("steps", "params", "parts", "settings", "parameters"):
+        if where.rpartition(".")[2] in (
+            "steps",
+            "params",
+            "parts",
+            "inputs",
+            "settings",
+            "parameters",
+        ):
             return
         assert example.keys() == found.keys(), where
         for name, value in example.items():
