@@ -12,7 +12,6 @@ from work import SLEEPERS
 
 VICTIMS = (
     ("supervisor",),
-    ("reaper",),
     ("second reaper",),
     ("supervisor", "reaper"),
     ("supervisor", "second reaper"),
@@ -43,6 +42,20 @@ def test_killed_processes_take_everything_with_them(
     pids = {"supervisor": run.pid, "second reaper": second, "reaper": first}
     hit, *_ = [kill(pids[victim]) for victim in victims]  # a second may be gone with the first
     assert hit
+    launcher.assert_nobody_left()
+
+
+def test_a_killed_reaper_takes_everything_with_it_and_another_one_goes_on(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    bench = messy(launcher, tmp_path)
+    run = started(bench)
+    left = sleepers(launcher)
+    kill(run.reapers()[1])
+    until(lambda: not set(left) & set(sleepers(launcher)), "its children to end", LINGER_S)
+    until(lambda: len(sleepers(launcher)) == SLEEPERS, "the task to run again")
+    assert len(bench.executions()) == 2
+    kill(run.pid)
     launcher.assert_nobody_left()
 
 

@@ -34,7 +34,7 @@ from intermission.errors import (
 )
 from intermission.model import Lease, Reason, StepSpec
 from intermission.ports.clock import Clock
-from intermission.ports.executor import Executor, Said
+from intermission.ports.executor import Executor, Said, SlotEnded
 from intermission.ports.slot_protocol import (
     Completed,
     CorruptInput,
@@ -278,7 +278,7 @@ class Worker:
                 if isinstance(event, Said):
                     self._record(event.run, event.results)
                 else:
-                    self._bury(event.run, event.how)
+                    self._bury(event)
 
     def _patience_s(self) -> float:
         if self._ended:
@@ -425,9 +425,9 @@ class Worker:
         log.warning("%s", e)
         self._away_until_s = self._clock.monotonic_s() + AWAY_S
 
-    def _bury(self, number: int, how: str) -> None:
+    def _bury(self, ended: SlotEnded) -> None:
         """A slot ended. What it still held failed with it, unless we killed it for a reason."""
-        run = self._runs.pop(number, None)
+        run = self._runs.pop(ended.run, None)
         if run is None:
             return
         leases = list(run.batch.values())
@@ -438,8 +438,11 @@ class Worker:
         if run.verdict:
             self._give_back(run.job, leases, run.reason, run.verdict)
             return
+        if not ended.may_be_the_tasks:
+            self._give_back(run.job, leases, Reason.NO_SLOT, ended.how)
+            return
         for lease in leases:
-            self._fail(run.job, lease, "SlotDied", how)
+            self._fail(run.job, lease, "SlotDied", ended.how)
 
     def _fail(self, job: ClaimedJob, lease: Lease, error: str, message: str) -> None:
         failed = Failed(lease.task_id, lease.fence, error, message, False)

@@ -25,6 +25,8 @@ class SlotEnded(NamedTuple):
 
     run: int
     how: str
+    may_be_the_tasks: bool = True
+    """False where the slot was lost for reasons of the executor: no attempt is used."""
 
 
 class Executor(Protocol):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-from intermission.backends.executor.reaper import Reaper
+from intermission.backends.executor.reaper import ALL, Reaper
 from intermission.model import Lease
 from intermission.ports.executor import Said, SlotEnded
 from intermission.ports.slot_protocol import Batch, Cancel, JobContext, Progress, Results
@@ -96,12 +96,30 @@ class LocalExecutor:
                 found.append(Said(key.data.run, said))
         if ended:
             for no, status in self._reaper.ended():
-                slot = self._slots.pop(no)
-                if said := self._hear(slot):  # its last words
-                    found.append(Said(slot.run, said))
-                found.append(SlotEnded(slot.run, _how(status)))
-                self._close(slot)
+                if no == ALL:
+                    found += self._lost_all()
+                elif no in self._slots:
+                    found += self._ended(self._slots.pop(no), _how(status))
         return found
+
+    def _lost_all(self) -> list[Said | SlotEnded]:
+        """The reaper was killed, and with it every slot; another has taken its place."""
+        found: list[Said | SlotEnded] = []
+        for slot in self._all():
+            self._reaper.kill(slot.no)  # it may be the new one's, asked for in between
+            found += self._ended(slot, "the reaper was killed", may_be_the_tasks=False)
+        self._slots.clear()
+        return found
+
+    def _ended(
+        self, slot: _Slot, how: str, *, may_be_the_tasks: bool = True
+    ) -> list[Said | SlotEnded]:
+        said = self._hear(slot)  # its last words
+        self._close(slot)
+        return [
+            *([Said(slot.run, said)] if said else []),
+            SlotEnded(slot.run, how, may_be_the_tasks),
+        ]
 
     def _hear(self, slot: _Slot) -> Results:
         """Everything a slot has said so far."""

@@ -5,8 +5,9 @@ things: it forks slots, each in a process group of its own; it kills a slot's gr
 to, or when the slot dies; and when the worker is gone, however it went, it kills them all.
 Orphans of a slot that left its group come to the reaper as their new parent and are killed
 too. If the reaper itself is killed, its slots are killed by the kernel, and whatever they
-had started comes to a second reaper, the first one's parent, which does nothing but wait
-for that. So one of them is left to clean up when the worker is killed together with the other.
+had started comes to a second reaper, the first one's parent, which waits for that, cleans up and
+forks another. So one of them is left to clean up when the worker is killed with the other, and a
+killed reaper costs the tasks in flight and nothing else.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from intermission.errors import EnvironmentFault
+from intermission.errors import EnvironmentFault, Interrupted
 
 _MESSAGE = struct.Struct("=cii")
-_SPAWN, _KILL, _STARTED, _ENDED = b"s", b"k", b"p", b"x"
+_SPAWN, _KILL, _STARTED, _ENDED, _REPLACED = b"s", b"k", b"p", b"x", b"r"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
+ALL = -1
+"""In place of a slot: every one that was there."""
 SlotMain = Callable[[Connection], None]
 
 
@@ -70,7 +73,10 @@ class Reaper:
             self._control.sendall(_MESSAGE.pack(_KILL, slot, 0))
 
     def ended(self) -> list[tuple[int, int]]:
-        """Slots that ended since the last call, with their wait status."""
+        """Slots that ended since the last call, with their wait status.
+
+        `ALL` with a reaper that was killed: another one has taken its place.
+        """
         ended: list[tuple[int, int]] = []
         while select.select([self._control], [], [], 0)[0]:
             data = _receive(self._control)
@@ -79,6 +85,9 @@ class Reaper:
             kind, slot, value = _MESSAGE.unpack(data)
             if kind == _STARTED:
                 self._groups[slot] = value
+            elif kind == _REPLACED:
+                self._groups.clear()
+                ended.append((ALL, value))
             else:
                 self._groups.pop(slot, None)
                 ended.append((slot, value))
@@ -89,10 +98,12 @@ class Reaper:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
         self._groups.clear()
-        return EnvironmentFault(
-            "the reaper, the parent of the slots, was killed.",
+        fault = EnvironmentFault(
+            "the reapers, the parents of the slots, were killed.",
             remedy="Progress is saved; run the same command again.",
         )
+        fault.exit_code = Interrupted.exit_code
+        return fault
 
     def close(self) -> None:
         """Kill every slot, and wait until the reaper has seen to it."""
@@ -120,7 +131,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _become_second_reaper(control: socket.socket, slot_main: SlotMain) -> NoReturn:
-    """Fork the reaper proper, and clean up after it when it ends, however it ends."""
+    """Fork the reaper proper, clean up after it, and replace one that was killed."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
@@ -128,13 +139,16 @@ def _become_second_reaper(control: socket.socket, slot_main: SlotMain) -> NoRetu
         _silence()
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         parent_lives, while_open = os.pipe()
-        if os.fork() == 0:
-            os.close(while_open)
-            _become_reaper(control, parent_lives, slot_main)
-        control.close()
-        with suppress(ChildProcessError):
-            os.wait()
-        _end_all_children()
+        while True:
+            reaper = os.fork()
+            if reaper == 0:
+                os.close(while_open)
+                _become_reaper(control, parent_lives, slot_main)
+            _, status = os.waitpid(reaper, 0)
+            _end_all_children()
+            if not os.WIFSIGNALED(status):  # it has seen the worker's end
+                break
+            control.sendall(_MESSAGE.pack(_REPLACED, ALL, 0))
     finally:
         os._exit(0)
 
