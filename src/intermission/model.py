@@ -450,6 +450,8 @@ class Lease:
     """By parameter: one output, or a tuple of them for a fan-in; None stands for a gap."""
     alone: bool = False
     """Run nothing beside it: its last workers vanished, and it may be what killed them."""
+    token: str = ""
+    """Proves to the server that gave it whose it is; empty where no server did."""
 
 
 @_mass_produced

@@ -117,10 +117,6 @@ class Fleet:
         (row,) = ledger.jobs(key)
         job, workspace = row.job, self.workspace(row.job)
         ref = self.app.catalog.of(job).ref
-        if self.settings.server is not None:
-            from intermission.backends.http.workspace import job_from_here
-
-            job = job_from_here(job, self.settings.server)
         store = workspace.open_store()
         bring_back(ledger, store, job)
         own = "retry_delays_s" in self.settings.model_fields_set

@@ -9,19 +9,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from intermission.backends.http.claimed_job import HttpJob, open_http_job, working_files
 from intermission.backends.http.client import LEDGER, STORE, server
 from intermission.backends.http.ledger import HttpLedger
+from intermission.backends.http.registration import beating
+from intermission.backends.http.work_client import WorkClient
 from intermission.backends.http.workspace import http_workspace
 from intermission.composition.locations import Location, ObjectLocation
 from intermission.engine.source import hash_files
 from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, EnvironmentFault, fault_from_os
 from intermission.model import Job
+from intermission.pipeline.catalog import Catalog
 from intermission.settings import Settings
 
 PUBLIC = "/api/v1"
@@ -43,6 +48,31 @@ def remote_workspace(settings: Settings, job: Job, *, has_outputs: bool) -> Work
     """A job's workspace behind the server; here is only a folder for working files."""
     cache = settings.cache_dir.expanduser().resolve()
     return http_workspace(job, *credentials(settings), cache, has_outputs=has_outputs)
+
+
+def _worker_credentials(settings: Settings) -> tuple[str, str]:
+    """The server's URL, and a worker's key; the admin secret where there is none."""
+    assert settings.server is not None
+    secret = settings.server_key or settings.admin_secret
+    return settings.server, "" if secret is None else secret.get_secret_value()
+
+
+@contextmanager
+def remote_work(
+    settings: Settings, catalog: Catalog, worker: str
+) -> Iterator[tuple[WorkClient, Callable[[str], HttpJob]]]:
+    """Where a worker gets its work, and how it opens the jobs of it."""
+    client = WorkClient(*_worker_credentials(settings))
+    cache = settings.cache_dir.expanduser().resolve()
+    with working_files(cache, worker):
+        yield client, partial(open_http_job, client, catalog, worker, settings, cache)
+
+
+def heartbeats(
+    settings: Settings, load: Callable[[], tuple[int, int]]
+) -> AbstractContextManager[None]:
+    """Show the server that this worker lives. `load`: how many slots it has, how many are busy."""
+    return beating(*_worker_credentials(settings), load)
 
 
 def submit_remotely(

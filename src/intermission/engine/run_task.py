@@ -203,7 +203,7 @@ def _arguments(work: Work, spec: StepSpec, step: Step, lease: Lease) -> dict[str
     """Parameters, the source, the chunk and the results upstream, as the step declares them."""
     arguments = work.params[spec.name].copy()
     if step.source_param is not None:
-        arguments[step.source_param] = work.io.source()
+        arguments[step.source_param] = work.io.source(lease)
     if step.mapped is not None:
         arguments[step.mapped[0]] = _chunk(step, lease)
     for edge in spec.edges:

@@ -37,7 +37,7 @@ class StoreIO:
     def is_finished(self, lease: Lease) -> bool:
         return is_there(self.store, lease.step, lease.key)
 
-    def source(self) -> Source:
+    def source(self, lease: Lease) -> Source:
         if self.fetch_source is None:
             return self.job.source
         return FetchedSource.of(self.job.source, self.fetch_source)

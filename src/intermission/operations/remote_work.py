@@ -40,6 +40,7 @@ from intermission.model import (
     EdgeKind,
     FileRef,
     Heartbeat,
+    JobState,
     Lease,
     Output,
     Reason,
@@ -127,6 +128,14 @@ class RemoteWork:
         self._tasks.renewed(held - ended, asked_at_s + lease_s)
         self._tasks.forget(ended)
         return wire.Renewed(lost=sorted(answer.lost), cancelled=sorted(answer.cancelled))
+
+    def cancelled(self, worker: Worker, asked: wire.Cancelled) -> wire.CancelledJobs:
+        """Which jobs of these leases are cancelled: a cheap look, often asked for."""
+        tokens = [read_token(text, worker.secret) for text in asked.leases]
+        keys = {token.job_key for token in tokens if token is not None}
+        states = [JobState.CANCELLED]
+        found = [key for key in keys if self._ledger.jobs(key, states=states, limit=1)]
+        return wire.CancelledJobs(jobs=sorted(found))
 
     def complete(self, worker: Worker, asked: wire.Complete) -> wire.Completed:
         """Write receipts, put outputs in place, and record the ends; which were accepted.

@@ -13,7 +13,7 @@ from intermission.backends.interruption.imds import watching
 from intermission.backends.notifier import open_notifiers
 from intermission.backends.progress_events import ProgressEvents
 from intermission.backends.work_source.shared_jobs import SharedJobs
-from intermission.composition.app import start_reaper
+from intermission.composition.app import App, start_reaper
 from intermission.composition.fleet import Fleet
 from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.open_job import OpenJob
@@ -22,44 +22,23 @@ from intermission.engine.workspace import worker_name
 from intermission.maintenance.preview import Previews
 from intermission.model import Event
 from intermission.operations.documents import VERSION, EventDocument
+from intermission.ports.clock import Clock
 from intermission.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
 def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
-    """Take tasks from the shared ledger until a drain; the reason for it.
+    """Take tasks from the shared ledger, or from a server, until a drain; the reason for it.
 
     `on_ready` is told the name of the worker.
     """
     reaper = start_reaper()
-    if settings.server_key is not None:  # it is this worker that asks, not the administrator
-        settings = settings.model_copy(update={"admin_secret": None})
+    name = worker_name()
     with ExitStack() as held:
         held.callback(reaper.close)
-        fleet, name = Fleet(settings), worker_name()
-        log.info("pipelines: %s", ", ".join(sorted(fleet.app.catalog.codes)))
-        ledger = held.enter_context(closing(fleet.open_ledger()))
-        notifiers = [held.enter_context(closing(notifier)) for notifier in open_notifiers(settings)]
-        hooks: dict[str, Any] = {}
-        if settings.redis_url is not None:
-            from intermission.backends.progress_pubsub import RedisProgress
-
-            progress = held.enter_context(closing(RedisProgress(settings.redis_url, _message)))
-            publishing = ProgressEvents(ledger, progress.tell, fleet.app.clock)
-            ledger = publishing.ledger
-            hooks = {"on_tick": publishing.look, "on_progress": publishing.progressed}
-        previews = held.enter_context(closing(Previews()))
-
-        def open_job(key: str) -> OpenJob:
-            opened = fleet.open_job(ledger, key, name)
-            previews.watch(opened, fleet.app.catalog.of(opened.job).pipeline)
-            return opened
-
-        clock = fleet.app.clock
-        source = SharedJobs(
-            ledger, open_job, name, settings, clock, notifiers, runs=fleet.app.catalog.codes
-        )
+        join = _join_fleet if settings.server is None else _join_server
+        source, clock, hooks = join(settings, name, held)
         worker = Worker(
             source,
             LeaseRenewer(
@@ -76,13 +55,53 @@ def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
         on_ready(name)
         held.enter_context(watching(settings, clock, worker.drain))
         if settings.server is not None:
-            from intermission.backends.http.registration import beating
-            from intermission.composition.server_client import credentials
+            from intermission.composition.server_client import heartbeats
 
-            url, key = credentials(settings)
-            held.enter_context(beating(url, key, lambda: (settings.slots, worker.busy)))
+            held.enter_context(heartbeats(settings, lambda: (settings.slots, worker.busy)))
         return worker.run()
     raise AssertionError("nothing here swallows an error")
+
+
+def _join_fleet(
+    settings: Settings, name: str, held: ExitStack
+) -> tuple[SharedJobs, Clock, dict[str, Any]]:
+    """Work of a shared ledger."""
+    fleet = Fleet(settings)
+    clock, catalog = fleet.app.clock, fleet.app.catalog
+    log.info("pipelines: %s", ", ".join(sorted(catalog.codes)))
+    ledger = held.enter_context(closing(fleet.open_ledger()))
+    notifiers = [held.enter_context(closing(notifier)) for notifier in open_notifiers(settings)]
+    hooks: dict[str, Any] = {}
+    if settings.redis_url is not None:
+        from intermission.backends.progress_pubsub import RedisProgress
+
+        progress = held.enter_context(closing(RedisProgress(settings.redis_url, _message)))
+        publishing = ProgressEvents(ledger, progress.tell, clock)
+        ledger = publishing.ledger
+        hooks = {"on_tick": publishing.look, "on_progress": publishing.progressed}
+    previews = held.enter_context(closing(Previews()))
+
+    def open_job(key: str) -> OpenJob:
+        opened = fleet.open_job(ledger, key, name)
+        previews.watch(opened, catalog.of(opened.job).pipeline)
+        return opened
+
+    source = SharedJobs(ledger, open_job, name, settings, clock, notifiers, runs=catalog.codes)
+    return source, clock, hooks
+
+
+def _join_server(
+    settings: Settings, name: str, held: ExitStack
+) -> tuple[SharedJobs, Clock, dict[str, Any]]:
+    """Work of a server, which alone reaches the ledger and the storage."""
+    from intermission.composition.server_client import remote_work
+
+    app = App(settings)
+    log.info("pipelines: %s", ", ".join(sorted(app.catalog.codes)))
+    client, open_job = held.enter_context(remote_work(settings, app.catalog, name))
+    codes = app.catalog.codes
+    source = SharedJobs(client, open_job, name, settings, app.clock, runs=codes)
+    return source, app.clock, {}
 
 
 def _message(event: Event) -> str:

@@ -25,7 +25,7 @@ class TaskIO(Protocol):
         """Whether a task of the batch has a receipt by now; a hint, nothing is checked."""
         ...
 
-    def source(self) -> Source:
+    def source(self, lease: Lease) -> Source:
         """The job's source; its `path` is a local file."""
         ...
 

@@ -46,6 +46,7 @@ _CALLS: tuple[tuple[str, type[Call], type[wire.Answer], str], ...] = (
     (wire.COMPLETE, wire.Complete, wire.Completed, "End tasks well: the server writes receipts."),
     (wire.FAIL, wire.Fail, wire.Failed, "End attempts that failed."),
     (wire.RELEASE, wire.Release, wire.Released, "Give leases back; the attempts do not count."),
+    (wire.CANCELLED, wire.Cancelled, wire.CancelledJobs, "Which jobs of leases are cancelled."),
     (wire.DEFER, wire.Defer, wire.Deferred, "Leave a task to be finished by an outside event."),
 )
 

@@ -204,6 +204,8 @@ class Server:
             )
         if MISSING_HEADER in response.headers:
             return NotFound(f"{doing} failed: there is no such object.")
+        if problem.get("type") == PROBLEM_PREFIX + CorruptArtifact.__name__:
+            return CorruptArtifact(detail, task_key="", key="", remedy=remedy)
         if response.status_code in _TAKEN and not _names_another(problem):
             taken = Taken(detail or f"{doing} failed: {_said(response)}.", remedy=remedy)
             taken.was_repeated = was_repeated

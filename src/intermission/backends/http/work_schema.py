@@ -8,7 +8,7 @@ with a fan-in: inputs come in pages, and a result that is not small is an artifa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,7 +32,7 @@ TOKEN_MAX = 4096
 CLAIM, RENEW, COMPLETE = f"{API}/claim", f"{API}/renew", f"{API}/complete"
 FAIL, RELEASE, DEFER = f"{API}/fail", f"{API}/release", f"{API}/defer"
 INPUTS, FILE, SOURCE = f"{API}/inputs", f"{API}/file", f"{API}/source"
-ARTIFACTS = f"{API}/artifacts"
+ARTIFACTS, CANCELLED = f"{API}/artifacts", f"{API}/cancelled"
 
 Token = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -40,6 +40,11 @@ Result = Annotated[str, Field(max_length=1024**2)]
 TaskReason = Literal[Reason.FAILED, Reason.TIMED_OUT, Reason.CRASHED, Reason.INVALID]
 Message = Annotated[str, Field(max_length=20_000)]
 LeaseSeconds = Annotated[float, Field(ge=0.5, le=3600)]
+
+
+def task_reason(code: str) -> TaskReason:
+    """The code of a failure that counts as an attempt."""
+    return next((one for one in get_args(TaskReason) if one == code), Reason.FAILED)
 
 
 class Claim(Call):
@@ -68,6 +73,10 @@ class Renew(Call):
     process: Name
     leases: Annotated[list[HeldLease], Field(max_length=LEASES_MAX)]
     lease_s: LeaseSeconds | None = None
+
+
+class Cancelled(Call):
+    leases: Annotated[list[Token], Field(max_length=LEASES_MAX)]
 
 
 class Artifact(Call):
@@ -200,6 +209,11 @@ class Claimed(Answer):
 class Renewed(Answer):
     lost: list[int]
     cancelled: list[int]
+
+
+class CancelledJobs(Answer):
+    jobs: list[str]
+    """The keys of those that are cancelled."""
 
 
 class End(Answer):

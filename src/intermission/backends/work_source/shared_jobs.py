@@ -7,13 +7,14 @@ for a while after its last. There is no end but a drain.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
 from itertools import groupby
 from random import uniform
 from socket import gethostname
+from typing import Protocol
 
 from intermission.backends.work_source.host_faults import EVERYTHING, HostFaults
-from intermission.engine.open_job import OpenJob
 from intermission.errors import (
     EnvironmentFault,
     IntermissionError,
@@ -22,9 +23,8 @@ from intermission.errors import (
     StoreError,
     StoreUnavailable,
 )
-from intermission.model import Failure, Lease, Reason
+from intermission.model import Failure, Lease, Reason, TaskState
 from intermission.ports.clock import Clock
-from intermission.ports.ledger import Ledger
 from intermission.ports.notifier import Notifier
 from intermission.ports.slot_protocol import HostFault
 from intermission.ports.work_source import Claimed, ClaimedJob
@@ -42,6 +42,43 @@ _SCRATCH = (Reason.SCRATCH_FULL, Reason.SCRATCH_FAILED)
 log = logging.getLogger(__name__)
 
 
+class TaskLedger(Protocol):
+    """What this asks of a ledger, or of a server in its place."""
+
+    def claim(
+        self,
+        worker: str,
+        capacity: int,
+        *,
+        lease_ttl_s: float,
+        host: str = "",
+        offers: Collection[str] = (),
+        runs: Collection[str] | None = None,
+        begin: bool = True,
+    ) -> list[Lease]: ...
+
+    def fail(self, failures: Sequence[Failure]) -> Sequence[TaskState | None]: ...
+
+    def release(
+        self,
+        leases: Iterable[tuple[int, int]],
+        *,
+        reason: str,
+        message: str | None = None,
+        host: str | None = None,
+        until_s: float = 0.0,
+    ) -> int: ...
+
+    def rescue(self) -> int: ...
+
+
+class OpenedJob(ClaimedJob, Protocol):
+    """A job whose resources are closed when it gave nothing for a while."""
+
+    @property
+    def resources(self) -> ExitStack: ...
+
+
 class SharedJobs:
     """A work source for a fleet. `open_job` opens the job with a key; it may raise."""
 
@@ -50,8 +87,8 @@ class SharedJobs:
 
     def __init__(
         self,
-        ledger: Ledger,
-        open_job: Callable[[str], OpenJob],
+        ledger: TaskLedger,
+        open_job: Callable[[str], OpenedJob],
         worker: str,
         settings: Settings,
         clock: Clock,
@@ -74,7 +111,7 @@ class SharedJobs:
         self._runs = runs
         self._host = host or gethostname()
         self._faults = HostFaults()
-        self._open: dict[str, OpenJob] = {}
+        self._open: dict[str, OpenedJob] = {}
         """By the key of the job."""
         self._used_s: dict[str, float] = {}
         """By the same, when it last had something to do."""

@@ -1,0 +1,161 @@
+"""A job that a worker has leases of, behind a server: what its slots need, and where ends go."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from intermission.backends.http.task_io import HttpIO
+from intermission.backends.http.work_client import WorkClient, source_uri
+from intermission.errors import EnvironmentFault, NoPipeline, fault_from_os
+from intermission.model import (
+    Failure,
+    Job,
+    Lease,
+    Reason,
+    Source,
+    TaskState,
+    canonical,
+    graph_of,
+    identity,
+)
+from intermission.pipeline.catalog import Catalog
+from intermission.ports.slot_protocol import Completed, CorruptInput, Deferral, Failed, JobContext
+from intermission.ports.work_source import Renewals
+from intermission.settings import Settings
+
+_FOLDERS = "work"
+
+
+@dataclass(frozen=True)
+class HttpJob:
+    """`ClaimedJob` over the worker API."""
+
+    client: WorkClient
+    job: Job
+    ref: str
+    worker: str
+    settings: Settings
+    folder: Path
+    """For working files; it goes when the job is closed."""
+    logs: Path
+    resources: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def name(self) -> str:
+        return self.job.key
+
+    @property
+    def open_renewals(self) -> Callable[[], Renewals]:
+        return self.client.renewals
+
+    def context(self) -> JobContext:
+        return JobContext(
+            name=self.name,
+            job=self.job,
+            ref=self.ref,
+            open_io=partial(HttpIO, self.client.url, self.client.key, self.job, self.folder),
+            folder=self.logs,
+            worker=self.worker,
+            settings=self.settings,
+        )
+
+    def complete(self, done: Sequence[tuple[Lease, Completed]]) -> list[bool]:
+        ends = self.client.complete(
+            [
+                (
+                    lease.task_id,
+                    lease.fence,
+                    ended.completion.result,
+                    ended.completion.receipt.files if ended.completion.receipt else (),
+                )
+                for lease, ended in done
+            ]
+        )
+        for (lease, _), end in zip(done, ends, strict=True):
+            if end.problem:  # it will be refused however often it comes
+                refused = Failed(lease.task_id, lease.fence, "Refused", end.problem, True)
+                self.fail(lease, refused)
+        return [end.accepted for end in ends]
+
+    def fail(self, lease: Lease, failed: Failed) -> TaskState | None:
+        failure = Failure(
+            failed.task_id, failed.fence, failed.error, failed.message, failed.permanent
+        )
+        return self.client.fail_one(failure, failed.wait_s)
+
+    def invalidate(self, lease: Lease, corrupt: CorruptInput) -> None:
+        """The server knows: it found out when it was asked for the file."""
+        self.release([lease], reason=Reason.INPUT_LOST, message=corrupt.message)
+
+    def defer(self, lease: Lease, deferral: Deferral) -> None:
+        _, _, token, timeout_s = deferral
+        self.client.defer(lease.task_id, lease.fence, token=token, timeout_s=timeout_s)
+
+    def release(self, leases: Sequence[Lease], *, reason: Reason, message: str = "") -> None:
+        held = [(one.task_id, one.fence) for one in leases]
+        self.client.release(held, reason=reason, message=message)
+
+
+def open_http_job(
+    client: WorkClient, catalog: Catalog, worker: str, settings: Settings, cache: Path, key: str
+) -> HttpJob:
+    """The job with this key, of which leases were just claimed. Raises `NoPipeline`."""
+    task = client.shared(key)
+    entry = catalog.named(task.pipeline)
+    if entry.pipeline.code != task.code:
+        raise NoPipeline(
+            f"expected {task.code}, found {entry.pipeline.code}: the pipeline here is another "
+            "version.",
+            remedy="Run a worker that has that version.",
+        )
+    source = Source(
+        source_uri(client.url, task.source), task.source.fingerprint, task.source.size_bytes
+    )
+    specs = entry.pipeline.specs
+    params = canonical(dict(task.params))
+    job = Job(key, task.pipeline, graph_of(specs), source, params, specs)
+    name = identity(client.url, key)[:20]
+    folder = cache / _FOLDERS / worker / name
+    opened = HttpJob(client, job, entry.ref, worker, settings, folder, cache / "workspaces" / name)
+    opened.resources.callback(shutil.rmtree, folder, ignore_errors=True)
+    return opened
+
+
+@contextmanager
+def working_files(cache: Path, worker: str) -> Iterator[None]:
+    """A folder for this worker's files, and the end of what dead workers left behind."""
+    folder = cache / _FOLDERS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for other in folder.iterdir():
+            if other.suffix == ".lock":
+                _remove_if_dead(other)
+        lock = os.open(folder / f"{worker}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    except OSError as e:
+        raise fault_from_os(e, "making room for this worker", EnvironmentFault, where=cache) from e
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        shutil.rmtree(folder / worker, ignore_errors=True)
+        (folder / f"{worker}.lock").unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _remove_if_dead(lock: Path) -> None:
+    """Whoever holds the lock of its files lives."""
+    with suppress(OSError):
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink(missing_ok=True)
+        finally:
+            os.close(fd)

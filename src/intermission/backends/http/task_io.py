@@ -1,0 +1,229 @@
+"""A slot's reading and writing through a server: inputs, source and artifacts of its own task.
+
+The slot has the key and the lease token, and with them what belongs to that task alone. It writes
+no receipt and publishes nothing: the server does, when the worker completes the task.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from intermission.backends.http import work_schema as wire
+from intermission.backends.http.client import STORE, Server, server
+from intermission.engine.source import FetchedSource
+from intermission.errors import CorruptArtifact, EnvironmentFault, Permanent, fault_from_os
+from intermission.model import FileRef, Job, Lease, Output, Receipt, Source
+
+if TYPE_CHECKING:
+    import httpx
+
+BLOCK_BYTES = 1024**2
+
+
+@dataclass(frozen=True)
+class HttpIO:
+    """`TaskIO` for the tasks of one job behind a server. `folder_of_job` is this machine's."""
+
+    url: str
+    key: str
+    job: Job
+    folder_of_job: Path
+
+    def adopt(self, lease: Lease, key: str) -> Receipt | None:
+        """None: a server does not give out what is finished."""
+
+    def is_finished(self, lease: Lease) -> bool:
+        return False
+
+    def source(self, lease: Lease) -> Source:
+        return FetchedSource.of(self.job.source, partial(self._fetched_source, lease))
+
+    def check_source(self) -> None:
+        """The server checks what it sends."""
+
+    def files(self, lease: Lease, output: Output) -> Mapping[str, Path]:
+        return _Files(self, lease, output)
+
+    def folder(self, lease: Lease, key: str, attempt: str) -> Path:
+        return self.folder_of_job / "attempts" / attempt
+
+    def keep(self, lease: Lease, key: str, attempt: str, folder: Path) -> tuple[FileRef, ...]:
+        files: list[FileRef] = []
+        for path in sorted(folder.rglob("*")):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise Permanent(
+                    f"{path.name} in the task's folder is not a regular file.",
+                    remedy="Write outputs as plain files.",
+                )
+            if path.is_file():
+                files.append(self._upload(lease, path.relative_to(folder).as_posix(), path))
+        return tuple(files)
+
+    def commit(self, lease: Lease, receipt: Receipt) -> tuple[Receipt, bool]:
+        """The server writes it, when it is told that the task is complete."""
+        return receipt, True
+
+    def publish(self, lease: Lease, receipt: Receipt) -> None:
+        """The server does."""
+
+    def discard(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def server(self) -> Server:
+        return server(self.url, self.key)
+
+    def _upload(self, lease: Lease, name: str, path: Path) -> FileRef:
+        with _faults(f"uploading {name}", path):
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                size_bytes = os.fstat(file.fileno()).st_size
+            self.server.call(
+                f"uploading {name}",
+                "PUT",
+                f"{wire.ARTIFACTS}/{quote(name)}",
+                lambda response: None,
+                faults=STORE,
+                body=lambda: _blocks(path),
+                headers={
+                    "Content-Type": "application/octet-stream",
+                    "Content-Length": str(size_bytes),
+                    "X-Content-SHA256": sha256,
+                    wire.LEASE_HEADER: lease.token,
+                },
+            )
+        return FileRef(name, "", size_bytes, sha256)
+
+    def _fetched_source(self, lease: Lease, source: Source) -> Path:
+        """The source as a file of this machine, downloaded once however many slots want it."""
+        path = self.folder_of_job / "source" / source.fingerprint[:40] / source.name
+        with _faults("fetching the source", path.parent), _locked(path.parent):
+            if not path.exists():
+                part = path.with_name(f".{source.fingerprint[:20]}.part")
+                self._download_source(lease, source, part)
+                part.replace(path)
+        return path
+
+    def _download_source(self, lease: Lease, source: Source, part: Path) -> None:
+        """What is missing of the file: a download that was cut goes on where it stopped."""
+
+        def headers() -> dict[str, str]:
+            have_bytes = part.stat().st_size if part.exists() else 0
+            own = {wire.LEASE_HEADER: lease.token}
+            if not 0 < have_bytes < source.size_bytes:
+                return own
+            etag = f'"{quote(source.fingerprint, safe=":")}"'
+            return own | {"Range": f"bytes={have_bytes}-", "If-Range": etag}
+
+        def receive(response: httpx.Response) -> None:
+            with part.open("ab" if response.status_code == 206 else "wb") as file:
+                for block in response.iter_bytes(BLOCK_BYTES):
+                    file.write(block)
+
+        doing = "fetching the source"
+        self.server.call(doing, "GET", wire.SOURCE, receive, faults=STORE, headers=headers)
+        if (found_bytes := part.stat().st_size) != source.size_bytes:
+            part.unlink()
+            raise EnvironmentFault(
+                f"expected {source.size_bytes} bytes of {source.name}, found {found_bytes}.",
+                remedy="The task is tried again.",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Files(Mapping[str, Path]):
+    """Files of an input by name, each fetched and verified when it is asked for."""
+
+    io: HttpIO
+    lease: Lease
+    output: Output
+    paths: dict[str, Path] = field(default_factory=dict[str, Path])
+
+    def __getitem__(self, name: str) -> Path:
+        if name not in self.paths:
+            ref = next((one for one in self.output.files if one.name == name), None)
+            if ref is None:
+                raise KeyError(name)
+            self.paths[name] = self._fetched(ref)
+        return self.paths[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (one.name for one in self.output.files)
+
+    def __len__(self) -> int:
+        return len(self.output.files)
+
+    def _fetched(self, ref: FileRef) -> Path:
+        path = self.io.folder_of_job / "inputs" / ref.sha256 / Path(ref.name).name
+        doing = f"fetching {ref.name}"
+        with _faults(doing, path.parent), _locked(path.parent):
+            if path.exists():  # whole, because that is how it got its name
+                return path
+            part = path.with_name(f".{os.urandom(8).hex()}.part")
+
+            def receive(response: httpx.Response) -> str:
+                digest = hashlib.sha256()
+                with part.open("wb") as file:
+                    for block in response.iter_bytes(BLOCK_BYTES):
+                        file.write(block)
+                        digest.update(block)
+                return digest.hexdigest()
+
+            try:
+                # The server invalidates what it finds altered, and answers with this error.
+                found = self.io.server.call(
+                    doing,
+                    "GET",
+                    ref.key,
+                    receive,
+                    faults=STORE,
+                    headers={wire.LEASE_HEADER: self.lease.token},
+                )
+                if found != ref.sha256:
+                    raise EnvironmentFault(
+                        f"expected {ref.name} with SHA-256 {ref.sha256}, found {found}.",
+                        remedy="Something altered it on its way: the task is tried again.",
+                    )
+                part.replace(path)
+            except CorruptArtifact as e:
+                key = self.output.task_key
+                raise CorruptArtifact(e.message, task_key=key, key=ref.key) from e
+            finally:
+                part.unlink(missing_ok=True)
+        return path
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One slot of this machine at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _faults(doing: str, where: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise fault_from_os(e, doing, EnvironmentFault, where=where) from e
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            yield block
