@@ -1,4 +1,4 @@
-"""The files of jobs over the worker API: uploads, downloads, names, and what may go wrong."""
+"""The files of jobs as an operator's commands reach them: names, bytes, and what may go wrong."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from uuid import uuid4
@@ -18,15 +16,10 @@ import httpx
 import pytest
 
 from intermission.backends.http.store import HttpStore
-from intermission.backends.http.workspace import http_workspace, job_from_here
-from intermission.backends.store.memory import MemoryStore
-from intermission.engine.source import identify
 from intermission.errors import (
     AlreadyExists,
     NotFound,
-    SourceChanged,
     StoreError,
-    StoreRefused,
     StoreUnavailable,
 )
 from intermission.model import Job
@@ -49,8 +42,8 @@ def job(served: Served) -> Job:
 
 
 @pytest.fixture(scope="module")
-def key(served: Served) -> str:
-    return served.register()[1]
+def key() -> str:
+    return ADMIN
 
 
 def put(
@@ -214,29 +207,6 @@ def test_a_version_that_is_gone_is_a_failed_condition(served: Served, job: Job) 
     problem(served.call("POST", below(job), ADMIN, body), 412)
 
 
-def test_a_worker_leaves_what_others_made(served: Served, key: str, job: Job) -> None:
-    mine = HttpStore(served.url, key, job.key)
-    mine.self_test()
-    mine.create("receipts/hear/1.json", b"first")
-    with pytest.raises(AlreadyExists):
-        mine.create("receipts/hear/1.json", b"second")
-    for act in (
-        lambda: mine.replace("receipts/hear/1.json", b"second"),
-        lambda: mine.delete("receipts/hear/1.json"),
-        lambda: mine.move("receipts/hear/1.json", "receipts/hear/2.json"),
-    ):
-        with pytest.raises(StoreRefused):
-            act()
-    assert mine.read("receipts/hear/1.json") == b"first"
-    mine.replace("published/a.json", b"one")
-    mine.replace("published/a.json", b"two")
-    mine.move("receipts/hear/1.json", "quarantine/1/receipts/hear/1.json")
-    outputs = HttpStore(served.url, key, job.key, "outputs")
-    outputs.replace("a.txt", b"one")
-    outputs.replace("a.txt", b"two")
-    assert outputs.read("a.txt") == b"two"
-
-
 @pytest.mark.parametrize(
     ("asked", "status", "body"),
     [
@@ -310,56 +280,6 @@ def test_a_store_of_no_job_is_told_from_a_missing_object(served: Served, key: st
         store.stat("a")
     with pytest.raises(NotFound):
         store.read("a")
-
-
-@pytest.fixture
-def sourced(served: Served, tmp_path: Path) -> tuple[Path, Job]:
-    """A file of the server's machine, and a job over it."""
-    path = tmp_path / "a film, ready?.mp4"
-    path.write_bytes(bytes(range(256)) * 12_000)
-    source = identify(path, MemoryStore())
-    job = replace(line_job(key=uuid4().hex), source=source)
-    return path, submit(served.bench.ledger, job)
-
-
-def test_a_source_is_fetched_whole_and_once(
-    proxy: FaultProxy, key: str, sourced: tuple[Path, Job], tmp_path: Path
-) -> None:
-    path, job = sourced
-    here = job_from_here(job, proxy.url)
-    assert (here.key, here.source.name) == (job.key, path.name)
-    workspace = http_workspace(job, proxy.url, key, tmp_path / "cache", has_outputs=True)
-    assert workspace.fetch_source is not None
-    proxy.arm(CUT_BODY)
-    found = workspace.fetch_source(here.source)
-    assert (found.name, found.read_bytes()) == (path.name, path.read_bytes())
-    assert [one.range[:6] for one in proxy.requests] == ["", "bytes="], "it went on where it was"
-    proxy.arm()
-    with ThreadPoolExecutor(2) as pool:
-        again = list(pool.map(workspace.fetch_source, [here.source] * 2))
-    assert again == [found, found]
-    assert proxy.requests == []
-    assert workspace.open_outputs is not None
-    workspace.open_outputs().self_test()
-    workspace.open_store().self_test()
-    assert workspace.open_ledger().jobs(job.key)[0].job == job
-
-
-def test_a_source_that_changed_is_refused(
-    served: Served, key: str, sourced: tuple[Path, Job], tmp_path: Path
-) -> None:
-    path, job = sourced
-    workspace = http_workspace(job, served.url, key, tmp_path / "cache", has_outputs=False)
-    fetch = partial(workspace.fetch_source or pytest.fail, job_from_here(job, served.url).source)
-    path.write_bytes(path.read_bytes()[::-1])
-    url = job_from_here(job, served.url).source.uri.removeprefix(served.url)
-    problem(served.call("GET", url, key), 409)
-    with pytest.raises(SourceChanged):
-        fetch()
-    path.unlink()
-    problem(served.call("GET", url, key), 422)
-    problem(served.call("GET", f"/api/v1/worker/jobs/{job.key}/source/other", key), 404)
-    assert not [one for one in (tmp_path / "cache").rglob("*") if one.is_file()]
 
 
 def _raw(served: Served, method: str, path: str, key: str) -> int:

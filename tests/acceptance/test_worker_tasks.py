@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from intermission import Chunk, Context, File, Pipeline, Source, step
+from intermission.backends.http.task_io import HttpIO
+from intermission.backends.http.work_client import WorkClient
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import adopt, receipt_key
 from intermission.engine.source import identify
-from intermission.model import Job, JobState, Receipt
+from intermission.errors import CorruptArtifact, LedgerError, SourceChanged, SourceError
+from intermission.model import Job, JobState, Output, Receipt
 from intermission.testing.clock import FakeClock
+from servers.fault_proxy import CUT_BODY, LOST_REPLY, FaultProxy, answer
 from servers.worker_api import ADMIN, Hands, Served, problem, served_in, serving
 
 PIECE_BYTES = 5_000
@@ -357,3 +362,96 @@ def test_a_cancelled_job_is_told_with_the_renewal(served: Served, job: Job) -> N
     held = [{"lease": plan["token"], "progress": 0.5}]
     renewed = hands.said("renew", process="hands", leases=held)
     assert renewed == {"lost": [], "cancelled": [plan["task"]]}
+
+
+@pytest.fixture
+def proxy(served: Served) -> Iterator[FaultProxy]:
+    with FaultProxy(served.url.removeprefix("http://")).running() as proxy:
+        yield proxy
+
+
+def slot_io(proxy: FaultProxy, key: str, job: Job, folder: Path) -> tuple[WorkClient, HttpIO]:
+    """What a worker and its slot have of a server."""
+    return WorkClient(proxy.url, key), HttpIO(proxy.url, key, job, folder)
+
+
+def test_a_source_is_fetched_whole_and_once(
+    served: Served, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    job = submitted(served, tmp_path, pieces=600)
+    client, io = slot_io(proxy, served.register()[1], job, tmp_path / "cache")
+    (lease,) = client.claim("w", 1, lease_ttl_s=60)
+    proxy.arm(CUT_BODY)
+    found = io.source(lease).path
+    assert (found.name, found.read_bytes()) == (job.source.name, job.source.path.read_bytes())
+    assert [one.range[:6] for one in proxy.requests] == ["", "bytes="], "it went on where it was"
+    proxy.arm()
+    with ThreadPoolExecutor(2) as pool:
+        again = list(pool.map(lambda _: io.source(lease).path, range(2)))
+    assert again == [found, found]
+    assert proxy.requests == []
+
+
+def test_a_source_that_changed_is_refused(
+    served: Served, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    job = submitted(served, tmp_path)
+    client, io = slot_io(proxy, served.register()[1], job, tmp_path / "cache")
+    (lease,) = client.claim("w", 1, lease_ttl_s=60)
+    job.source.path.write_bytes(job.source.path.read_bytes()[::-1])
+    with pytest.raises(SourceChanged):
+        _ = io.source(lease).path
+    job.source.path.unlink()
+    with pytest.raises(SourceError):
+        _ = io.source(lease).path
+    assert not [one for one in (tmp_path / "cache").rglob("*") if one.is_file()]
+
+
+def test_files_come_and_go_whole_or_again(
+    served: Served, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    job = submitted(served, tmp_path, pieces=1)
+    client, io = slot_io(proxy, served.register()[1], job, tmp_path / "cache")
+    (plan,) = client.claim("w", 1, lease_ttl_s=60)
+    proxy.arm(LOST_REPLY)
+    (end,) = client.complete([(plan.task_id, plan.fence, '[{"n":0}]', ())])
+    assert end.accepted
+    (copied,) = client.claim("w", 1, lease_ttl_s=60)
+    folder = io.folder(copied, copied.key, "attempt")
+    (folder / "some").mkdir(parents=True)
+    (folder / "some" / "a piece.bin").write_bytes(body := bytes(range(256)) * 20_000)
+    proxy.arm(LOST_REPLY)
+    files = io.keep(copied, copied.key, "attempt", folder)
+    assert [one.name for one in files] == ["some/a piece.bin"]
+    (end,) = client.complete([(copied.task_id, copied.fence, '"some/a piece.bin"', files)])
+    assert end.accepted, end
+    (lease,) = client.claim("w", 1, lease_ttl_s=60)
+    output = lease.inputs["copy"]
+    assert isinstance(output, Output)
+    proxy.arm(CUT_BODY)
+    found = io.files(lease, output)["some/a piece.bin"]
+    assert found.read_bytes() == body
+    assert [one.name for one in found.parent.iterdir()] == ["a piece.bin"]
+
+
+def test_an_altered_input_is_told_from_a_broken_line(
+    served: Served, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    job = submitted(served, tmp_path, pieces=1)
+    key = served.register()[1]
+    client, io = slot_io(proxy, key, job, tmp_path / "cache")
+    hands = served.hands(key)
+    for _ in range(2):
+        run(hands, hands.claim()[0])
+    (lease,) = client.claim("w", 1, lease_ttl_s=60)
+    output = lease.inputs["copy"]
+    assert isinstance(output, Output)
+    store = served.bench.workspace(job).open_store()
+    (stat,) = store.list("artifacts/copy/")
+    store.delete(stat.key)
+    with pytest.raises(CorruptArtifact) as caught:
+        _ = io.files(lease, output)["piece.bin"]
+    assert caught.value.task_key == output.task_key
+    proxy.arm(answer(503), times=1000)
+    with pytest.raises(LedgerError, match="no usable answer"):
+        WorkClient(proxy.url, key, patience_s=0.3).claim("w", 1, lease_ttl_s=60)

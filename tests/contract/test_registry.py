@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from intermission.backends.registry.keys import mint, opens, prefix_of, seal
+from intermission.backends.registry.keys import mint, opens, prefix_of
 from intermission.backends.registry.sqlite import SqliteRegistry
 from intermission.errors import LedgerError, LedgerTooNew
 from intermission.ports.registry import KeyRow, Registry, WorkerRow
@@ -159,13 +159,6 @@ def test_a_key_opens_its_own_row_alone() -> None:
 @pytest.mark.parametrize("text", ["", "imw_", "imw_12345678_short", "xxx_12345678_" + "a" * 43])
 def test_what_is_no_key_has_no_prefix(text: str) -> None:
     assert prefix_of(text) is None
-
-
-def test_a_seal_fits_one_worker_one_task_and_one_fence() -> None:
-    seals = {
-        seal(who, task, fence) for who in (b"a", b"b") for task in (1, 11) for fence in (1, 11)
-    }
-    assert len(seals) == 8
 
 
 def _ids(key: KeyRow) -> tuple[str, str]:

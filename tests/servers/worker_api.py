@@ -21,7 +21,6 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from intermission import __version__
-from intermission.backends.http.ledger import HttpLedger
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.registry.sqlite import SqliteRegistry
 from intermission.backends.store.local import LocalStore
@@ -192,9 +191,6 @@ class Served:
 
     def hands(self, key: str | None = None, url: str | None = None) -> Hands:
         return Hands(self.client, url or self.url, key or self.register()[1])
-
-    def worker(self) -> HttpLedger:
-        return HttpLedger(self.url, self.register()[1])
 
 
 def problem(answer: httpx.Response, status: int) -> dict[str, Any]:

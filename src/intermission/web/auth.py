@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from intermission import __version__
 from intermission.backends.http.rpc_schema import VERSION_HEADER
-from intermission.backends.registry.keys import KEY_START, opens, prefix_of, seal
+from intermission.backends.registry.keys import KEY_START, opens, prefix_of
 from intermission.ports.clock import Clock
 from intermission.ports.registry import Registry, WorkerRow
 from intermission.web.problems import Problem
@@ -35,24 +35,6 @@ class Caller:
     @property
     def name(self) -> str:
         return "" if self.worker is None else self.worker.id
-
-    def stamped(self, process: str) -> str:
-        """A process of the caller as the ledger knows it: no worker can be taken for another."""
-        return process if self.worker is None else f"{self.worker.id}/{process}"
-
-    def seals(self, leases: list[tuple[int, int]]) -> tuple[str, ...]:
-        """Proofs that these leases are the caller's."""
-        if self.worker is None:
-            return ()
-        return tuple(seal(self.worker.sealing, *lease) for lease in leases)
-
-    def owned(self, leases: list[tuple[int, int]], seals: tuple[str, ...]) -> list[bool]:
-        """Which leases are the caller's, by the proof that came with each."""
-        if self.worker is None:
-            return [True] * len(leases)
-        given = [seal.encode() for seal in seals] + [b""] * len(leases)
-        right = [seal.encode() for seal in self.seals(leases)]
-        return [hmac.compare_digest(*pair) for pair in zip(right, given, strict=False)]
 
 
 class Keys:
@@ -81,12 +63,22 @@ class Keys:
         worker = self._worker(given)
         return Caller(worker, worker.sealing)
 
-    def visitor(self, request: Request) -> Caller | None:
+    def visitor(self, request: Request) -> bool:
         """Anybody, where the server has no secret and so answers to this machine alone."""
         if self._secret or _bearer(request) is not None:
-            return None
+            return False
         check_version(request.headers.get(VERSION_HEADER))
-        return Caller()
+        return True
+
+    def operator(self, request: Request) -> None:
+        """A command of the administrator; raises `Problem` for anybody else."""
+        if self.caller(request).worker is not None:
+            raise Problem(
+                403,
+                "Not for workers",
+                "this needs the admin secret, and what was sent is a worker's key.",
+                remedy="Send the secret that the server was started with.",
+            )
 
     def admin(self, request: Request) -> Caller:
         """The administrator alone."""

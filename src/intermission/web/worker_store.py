@@ -1,8 +1,7 @@
-"""The files of a job over HTTP: its workspace's store, its outputs, its source.
+"""The files of a job over HTTP, for the commands of an operator: its store and its outputs.
 
-A key in a URL is spelled as object services spell it, without control characters, and is checked
-before anything is opened. A worker may read everything of a job and create objects, and change
-only what the engine changes: what was published, and what goes into quarantine.
+They need the admin secret. A key in a URL is spelled as object services spell it, without control
+characters, and is checked before anything is opened.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote_to_bytes
@@ -28,16 +26,15 @@ from intermission.backends.http import rpc_schema
 from intermission.backends.store.key_encoding import key_of
 from intermission.backends.store.keys import TEMP_FOLDER, checked_key
 from intermission.composition.fleet import Fleet
-from intermission.engine.source import SourceCheck
 from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, NotFound
 from intermission.model import Job
 from intermission.ports.store import Stat, Store
-from intermission.web.auth import Caller, Keys
-from intermission.web.problems import Problem, documented, problem_of
+from intermission.web.auth import Keys
+from intermission.web.problems import Problem, problem_of
 from intermission.web.request_body import parse, read_body
 from intermission.web.transfer import received, sent
-from intermission.web.worker_ledger import SMALL_BYTES, json_body
+from intermission.web.worker_ledger import SMALL_BYTES
 
 OBJECT_MAX_BYTES = 256 * 1024**3
 READ_MAX_BYTES = 64 * 1024**2
@@ -50,10 +47,7 @@ Key = Annotated[str, Path(max_length=4096)]
 
 _JOB = f"{rpc_schema.API}/jobs/{{job}}"
 _OBJECT = f"{_JOB}/{{area}}/{{key:path}}"
-_TAGS: list[str | Enum] = ["worker files"]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-_PROBLEMS = documented(400, 401, 403, 404, 409, 422, 426, 503)
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,6 @@ class Opened:
     job: Job
     workspace: Workspace
     areas: dict[str, Store]
-    check_source: SourceCheck = field(default_factory=SourceCheck)
 
     def area(self, name: str) -> Store:
         if name not in self.areas:
@@ -105,48 +98,16 @@ def add_files(
 ) -> None:
     """The endpoints of the files of jobs."""
     shelf = OpenJobs(fleet)
-    _add_source(router, shelf, keys)
     _add_listing(router, shelf, keys)
     _add_objects(router, shelf, keys)
     _add_writes(router, shelf, keys, max_bytes)
-
-
-def _add_source(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
-    @router.get(
-        f"{_JOB}/source/{{name}}",
-        include_in_schema=False,
-        tags=_TAGS,
-        operation_id="workerGetSource",
-        response_class=Response,
-        responses={200: {"description": "The source", "content": _BINARY}}
-        | {206: {"description": "A range of it", "content": _BINARY}}
-        | _PROBLEMS
-        | documented(416),
-    )
-    def source(request: Request, job: JobKey, name: str) -> Response:
-        """The source of a job, or a range of it; the name is the one its file has."""
-        keys.caller(request)
-        opened = shelf.opened(job)
-        source = opened.job.source
-        if name != source.name:
-            raise NotFound(f"the source of job {job[:10]} has another name.")
-        opened.check_source(source)
-        fetch = opened.workspace.fetch_source
-        path = source.path if fetch is None else fetch(source)
-        return sent(request, path, {"ETag": _etag(source.fingerprint)})
 
 
 def _add_listing(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
     @router.get(
         f"{_JOB}/{{area}}",
         include_in_schema=False,
-        tags=_TAGS,
-        operation_id="workerListObjects",
         response_class=Response,
-        responses={
-            200: {"description": "One object a line", "content": {"application/x-ndjson": {}}}
-        }
-        | _PROBLEMS,
     )
     def listing(
         request: Request,
@@ -155,7 +116,7 @@ def _add_listing(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
         prefix: Annotated[str, Query(max_length=4096)] = "",
     ) -> Response:
         """Every object whose key starts with a prefix, in key order, one JSON object a line."""
-        keys.caller(request)
+        keys.operator(request)
         lines = _lines(shelf.opened(job).area(area).list(prefix))
         first = list(islice(lines, 1))  # so that what is wrong shows before the answer begins
         return StreamingResponse(chain(first, lines), media_type="application/x-ndjson")
@@ -163,20 +124,15 @@ def _add_listing(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
     @router.post(
         f"{_JOB}/{{area}}",
         include_in_schema=False,
-        tags=_TAGS,
-        operation_id="workerMoveObject",
         status_code=204,
-        responses=_PROBLEMS | documented(412, 413),
-        openapi_extra=json_body(rpc_schema.Move),
     )
     async def move(request: Request, job: JobKey, area: Area) -> Response:
         """Rename an object. A repeat finds it moved."""
 
         def act(body: bytes) -> None:
-            caller = keys.caller(request)
+            keys.operator(request)
             asked = parse(rpc_schema.Move, body)
             key, to = checked_key(asked.key), checked_key(asked.to)
-            _require(caller, to.startswith("quarantine/"), f"move an object to {to}")
             store = shelf.opened(job).area(area)
             with _conditions(asked.if_version):
                 store.move(key, to, if_version=asked.if_version)
@@ -190,13 +146,7 @@ def _add_objects(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
     @router.get(
         _OBJECT,
         include_in_schema=False,
-        tags=_TAGS,
-        operation_id="workerGetObject",
         response_class=Response,
-        responses={200: {"description": "The object", "content": _BINARY}}
-        | {206: {"description": "A range of it", "content": _BINARY}}
-        | _PROBLEMS
-        | documented(413, 416),
     )
     def get(
         request: Request,
@@ -207,7 +157,7 @@ def _add_objects(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
         size_bytes: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
     ) -> Response:
         """An object, or a range of it. One in a bucket that is large needs its hash and size."""
-        keys.caller(request)
+        keys.operator(request)
         name = _key(request, key)
         opened = shelf.opened(job)
         store = opened.area(area)
@@ -228,7 +178,7 @@ def _add_objects(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
 
     @router.head(_OBJECT, include_in_schema=False)
     def head(request: Request, job: JobKey, area: Area, key: Key) -> Response:
-        keys.caller(request)
+        keys.operator(request)
         stat = shelf.opened(job).area(area).stat(_key(request, key))
         if stat is None:
             return Response(status_code=404, headers={rpc_schema.MISSING_HEADER: "object"})
@@ -239,12 +189,8 @@ def _add_writes(router: APIRouter, shelf: OpenJobs, keys: Keys, max_bytes: int) 
     @router.put(
         _OBJECT,
         include_in_schema=False,
-        tags=_TAGS,
-        operation_id="workerPutObject",
         status_code=201,
         response_class=Response,
-        responses=_PROBLEMS | documented(411, 412, 413),
-        openapi_extra={"requestBody": {"required": True, "content": _BINARY}},
     )
     async def put(request: Request, job: JobKey, area: Area, key: Key) -> Response:
         """Write an object. `If-None-Match: *` creates it, `If-Match` insists on a version."""
@@ -252,11 +198,8 @@ def _add_writes(router: APIRouter, shelf: OpenJobs, keys: Keys, max_bytes: int) 
         is_new = request.headers.get("if-none-match") == "*"
 
         def enter() -> tuple[str, Opened, Store]:
-            caller = keys.caller(request)
+            keys.operator(request)
             name = _key(request, key)
-            may = is_new or area == "outputs" or name.startswith("published/")
-            may = may or (if_version is not None and name.startswith("receipts/"))
-            _require(caller, may, f"replace {name}")
             opened = shelf.opened(job)
             return name, opened, opened.area(area)
 
@@ -278,16 +221,12 @@ def _add_writes(router: APIRouter, shelf: OpenJobs, keys: Keys, max_bytes: int) 
     @router.delete(
         _OBJECT,
         include_in_schema=False,
-        tags=_TAGS,
-        operation_id="workerDeleteObject",
         status_code=204,
-        responses=_PROBLEMS,
     )
     def delete(request: Request, job: JobKey, area: Area, key: Key) -> Response:
         """Remove an object; one that is not there is no error."""
-        caller = keys.caller(request)
+        keys.operator(request)
         name = _key(request, key)
-        _require(caller, name.startswith("self-test/"), f"remove {name}")
         shelf.opened(job).area(area).delete(name)
         return Response(status_code=204)
 
@@ -310,16 +249,6 @@ def _key(request: Request, text: str) -> str:
         "a key in a URL is UTF-8 and holds no control character.",
         remedy="Write a control character as %0A, and percent-encode that for the URL.",
     )
-
-
-def _require(caller: Caller, may: bool, doing: str) -> None:
-    if caller.worker is not None and not may:
-        raise Problem(
-            403,
-            "Not for workers",
-            f"a worker may not {doing[:200]}.",
-            remedy="Workers create objects, and leave those that are there.",
-        )
 
 
 @contextmanager

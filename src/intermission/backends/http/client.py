@@ -13,8 +13,7 @@ import random
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,7 +43,6 @@ T = TypeVar("T")
 PATIENCE_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 60.0
-SEALS_MAX = 65_536
 _DELAY_S = 0.1
 _DELAY_MAX_S = 5.0
 _REFUSED = frozenset({401, 403, 426})
@@ -71,39 +69,11 @@ class Taken(AlreadyExists):
     was_repeated = False
 
 
-class Seals:
-    """The seals of the leases that this process was given, the most recently used ones."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[int, int], str] = OrderedDict()
-
-    def keep(self, leases: Iterable[tuple[int, int]], seals: Iterable[str]) -> None:
-        with self._lock:
-            self._known.update(zip(leases, seals, strict=False))
-            while len(self._known) > SEALS_MAX:
-                self._known.popitem(last=False)
-
-    def of(self, leases: Iterable[tuple[int, int]]) -> tuple[str, ...]:
-        """One for each lease, empty where there is none."""
-        with self._lock:
-            if not self._known:
-                return ()
-            return tuple(self._use(lease) for lease in leases)
-
-    def _use(self, lease: tuple[int, int]) -> str:
-        if lease not in self._known:
-            return ""
-        self._known.move_to_end(lease)
-        return self._known[lease]
-
-
 class Server:
     """One server, called with one key. Any number of threads may share it."""
 
     def __init__(self, url: str, key: str) -> None:
         self.url = url.rstrip("/")
-        self.seals = Seals()
         self._httpx = _library()
         try:
             self._client: httpx.Client = self._httpx.Client(

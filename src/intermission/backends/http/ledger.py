@@ -1,9 +1,7 @@
-"""`HttpLedger`: the ledger of a server, for a worker that has no way to its database.
+"""`HttpLedger`: the ledger of a server, for the commands of an operator.
 
 Each method is one call. A call that changes something carries a number of its own, so that the
-server answers a repeat as it answered the first. Leases come with seals, and every later call
-about one carries its seal: the server takes it from the worker it gave the lease to, and from
-no other.
+server answers a repeat as it answered the first.
 """
 
 from __future__ import annotations
@@ -38,13 +36,12 @@ _RENEW_SHARE = 0.1
 
 
 class HttpLedger:
-    """A ledger behind HTTP. `key` is a worker's, or the admin secret for what workers may not."""
+    """A ledger behind HTTP. `key` is the admin secret."""
 
     def __init__(self, url: str, key: str, *, patience_s: float = PATIENCE_S) -> None:
         self._opened = url, key, patience_s
         self._patience_s = patience_s
         self._server = server(url, key)
-        self._seals = self._server.seals
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, self._opened
@@ -64,7 +61,7 @@ class HttpLedger:
         jobs: Collection[str] | None = None,
         begin: bool = True,
     ) -> list[Lease]:
-        claimed: rpc_schema.Claimed = self._call(
+        return self._call(
             rpc_schema.Claim(
                 worker=worker,
                 capacity=min(capacity, rpc_schema.CAPACITY_MAX),
@@ -76,8 +73,6 @@ class HttpLedger:
                 begin=begin,
             )
         )
-        self._seals.keep(_held(claimed.leases), claimed.seals)
-        return claimed.leases
 
     def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         return self._call(
@@ -85,18 +80,16 @@ class HttpLedger:
                 worker=worker,
                 heartbeats=list(heartbeats),
                 lease_ttl_s=lease_ttl_s,
-                seals=self._seals.of(_held(heartbeats)),
             ),
             within_s=lease_ttl_s * _RENEW_SHARE,
         )
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         ends = [replace(one, tasks=list(one.tasks)) for one in done]
-        return self._call(rpc_schema.Complete(done=ends, seals=self._seals.of(_held(done))))
+        return self._call(rpc_schema.Complete(done=ends))
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
-        seals = self._seals.of(_held(failures))
-        return self._call(rpc_schema.Fail(failures=list(failures), seals=seals))
+        return self._call(rpc_schema.Fail(failures=list(failures)))
 
     def release(
         self,
@@ -114,15 +107,11 @@ class HttpLedger:
             message=message,
             host=host,
             until_s=until_s,
-            seals=self._seals.of(held),
         )
         return self._call(call)
 
     def defer(self, task_id: int, fence: int, *, token: str, timeout_s: float) -> bool:
-        seals = self._seals.of([(task_id, fence)])
-        call = rpc_schema.Defer(
-            task_id=task_id, fence=fence, token=token, timeout_s=timeout_s, seals=seals
-        )
+        call = rpc_schema.Defer(task_id=task_id, fence=fence, token=token, timeout_s=timeout_s)
         return self._call(call)
 
     def rescue(self, dead: Collection[str] = ()) -> int:
@@ -226,10 +215,6 @@ class HttpLedger:
                 f"{rpc_schema.explain(e)}.",
                 remedy="Is that the URL of an Intermission server of this version?",
             ) from e
-
-
-def _held(ones: Iterable[Lease | Heartbeat | Completion | Failure]) -> Iterator[tuple[int, int]]:
-    return ((one.task_id, one.fence) for one in ones)
 
 
 def _reopened(url: str, key: str, patience_s: float) -> HttpLedger:

@@ -1,4 +1,4 @@
-"""What travels between a worker and a server: every call of the ledger, every answer, as JSON.
+"""What an operator's commands and a server exchange: the ledger's calls and answers, as JSON.
 
 Both ends take their shapes from here. A call is read strictly: a field that nobody knows, a
 number in quotes or a number beyond 64 bits is refused. An answer is read leniently, so that a
@@ -56,8 +56,6 @@ Token = Annotated[str, Field(min_length=1, max_length=4096)]
 Prefix = Annotated[str, Field(max_length=200)]
 Number = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=366 * 24 * 3600)]
-Seals = tuple[Annotated[str, Field(max_length=64)], ...]
-"""One for each lease that a call is about, as the claim gave it; none from the administrator."""
 
 
 class Call(BaseModel):
@@ -81,17 +79,14 @@ class Renew(Call):
     worker: Name
     heartbeats: list[Heartbeat]
     lease_ttl_s: Seconds
-    seals: Seals = ()
 
 
 class Complete(Call):
     done: list[Completion]
-    seals: Seals = ()
 
 
 class Fail(Call):
     failures: list[Failure]
-    seals: Seals = ()
 
 
 class Release(Call):
@@ -100,7 +95,6 @@ class Release(Call):
     message: str | None = None
     host: Annotated[str, Field(max_length=200)] | None = None
     until_s: Seconds = 0
-    seals: Seals = ()
 
 
 class Defer(Call):
@@ -108,7 +102,6 @@ class Defer(Call):
     fence: Number
     token: Token
     timeout_s: Seconds
-    seals: Seals = ()
 
 
 class Rescue(Call):
@@ -191,14 +184,6 @@ class Workers(Call):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """Leases, and for each the seal that later calls about it must carry."""
-
-    leases: list[Lease]
-    seals: tuple[str, ...] = ()
-
-
 class Answer(BaseModel, Generic[T]):
     """What a method answered."""
 
@@ -212,35 +197,31 @@ class Method:
     name: str
     call: type[Call]
     answer: TypeAdapter[Answer[Any]]
-    for_workers: bool
-    """Whether a worker's key suffices; else the admin secret is needed."""
     writes: bool
 
 
-def _method(
-    call: type[Call], answer: Any, *, for_workers: bool = False, writes: bool = True
-) -> Method:
+def _method(call: type[Call], answer: Any, *, writes: bool = True) -> Method:
     shape: Any = Answer.__class_getitem__(answer)
     adapter: TypeAdapter[Answer[Any]] = TypeAdapter(shape)
-    return Method(call.__name__.lower(), call, adapter, for_workers, writes)
+    return Method(call.__name__.lower(), call, adapter, writes)
 
 
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
-        _method(Claim, Claimed, for_workers=True),
-        _method(Renew, Renewal, for_workers=True),
-        _method(Complete, list[bool], for_workers=True),
-        _method(Fail, list[TaskState | None], for_workers=True),
-        _method(Release, int, for_workers=True),
-        _method(Defer, bool, for_workers=True),
-        _method(Rescue, int, for_workers=True),
-        _method(Invalidate, list[TaskRow], for_workers=True),
-        _method(Mark, bool, for_workers=True),
-        _method(Jobs, list[JobRow], for_workers=True, writes=False),
-        _method(Receipts, list[tuple[TaskRow, Output]], for_workers=True, writes=False),
-        _method(Outputs, list[Output | None], for_workers=True, writes=False),
-        _method(Tasks, list[TaskRow], for_workers=True, writes=False),
+        _method(Claim, list[Lease]),
+        _method(Renew, Renewal),
+        _method(Complete, list[bool]),
+        _method(Fail, list[TaskState | None]),
+        _method(Release, int),
+        _method(Defer, bool),
+        _method(Rescue, int),
+        _method(Invalidate, list[TaskRow]),
+        _method(Mark, bool),
+        _method(Jobs, list[JobRow], writes=False),
+        _method(Receipts, list[tuple[TaskRow, Output]], writes=False),
+        _method(Outputs, list[Output | None], writes=False),
+        _method(Tasks, list[TaskRow], writes=False),
         _method(Submit, bool),
         _method(Retry, int),
         _method(Cancel, bool),

@@ -35,10 +35,5 @@ def opens(key: str, kept: KeyRow) -> bool:
     return hmac.compare_digest(_sha256(key), kept.sha256)
 
 
-def seal(sealing: bytes, task_id: int, fence: int) -> str:
-    """Proof that the server gave this lease to the worker that `sealing` belongs to."""
-    return hmac.new(sealing, b"%d:%d" % (task_id, fence), hashlib.sha256).hexdigest()[:32]
-
-
 def _sha256(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
