@@ -70,6 +70,7 @@ WORKER_NAMES = {
     "workerComplete": "POST /api/v1/worker/complete",
     "workerFail": "POST /api/v1/worker/fail",
     "workerRelease": "POST /api/v1/worker/release",
+    "workerCancelled": "POST /api/v1/worker/cancelled",
     "workerDefer": "POST /api/v1/worker/defer",
     "workerInputs": "GET /api/v1/worker/inputs",
     "workerInputFile": "GET /api/v1/worker/file",

@@ -26,7 +26,7 @@ def worker(id: str = "box-1", registered_ms: int = 1000) -> WorkerRow:
         metadata={"cores": 8, "note": "it's \\ here", "more": [None, True]},
         version="0.1.0",
         registered_ms=registered_ms,
-        sealing=bytes(range(32)),
+        lease_secret=bytes(range(32)),
     )
 
 

@@ -21,8 +21,8 @@ class WorkerRow:
     version: str
     """Of the program it runs."""
     registered_ms: int
-    sealing: bytes
-    """The secret that its leases are sealed with."""
+    lease_secret: bytes
+    """Signs its lease tokens."""
     heard_ms: int | None = None
     slots: int = 0
     busy: int = 0

@@ -61,7 +61,7 @@ class Keys:
         if not given.startswith(KEY_START):
             return self.admin(request)
         worker = self._worker(given)
-        return Caller(worker, worker.sealing)
+        return Caller(worker, worker.lease_secret)
 
     def visitor(self, request: Request) -> bool:
         """Anybody, where the server has no secret and so answers to this machine alone."""

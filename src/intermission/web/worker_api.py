@@ -100,7 +100,7 @@ def _add_registration(router: APIRouter, registry: Registry, keys: Keys, clock: 
                     metadata=asked.metadata,
                     version=asked.version,
                     registered_ms=now_ms,
-                    sealing=os.urandom(32),
+                    lease_secret=os.urandom(32),
                 ),
                 kept,
             )

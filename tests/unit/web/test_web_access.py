@@ -203,4 +203,4 @@ def test_registered_workers_are_shown_by_their_state(
         submit(fleet.ledger, job_over(tmp_path / "a.txt"))
         fleet.ledger.claim("gpu-1/host-7", 1, lease_ttl_s=60)
         assert [(one["id"], one["state"]) for one in listed()] == [("gpu-1", "busy")]
-        assert not {"sealing", "key", "sha256"} & listed()[0].keys()
+        assert not {"lease_secret", "key", "sha256"} & listed()[0].keys()

@@ -22,7 +22,6 @@ from intermission.model import (
     Source,
     TaskState,
     canonical,
-    graph_of,
     identity,
 )
 from intermission.pipeline.catalog import Catalog
@@ -120,7 +119,7 @@ def open_http_job(
     )
     specs = entry.pipeline.specs
     params = canonical(dict(task.params))
-    job = Job(key, task.pipeline, graph_of(specs), source, params, specs)
+    job = Job(key, task.pipeline, entry.pipeline.graph, source, params, specs)
     name = identity(client.url, key)[:20]
     folder = cache / _FOLDERS / worker / name
     opened = HttpJob(client, job, entry.ref, worker, settings, folder, cache / "workspaces" / name)

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS intermission.registered_workers (
     metadata      text NOT NULL,
     version       text NOT NULL,
     registered_ms bigint NOT NULL,
-    sealing       bytea NOT NULL,
+    lease_secret       bytea NOT NULL,
     heard_ms      bigint,
     slots         integer NOT NULL,
     busy          integer NOT NULL,
@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS intermission.worker_keys (
 CREATE INDEX IF NOT EXISTS worker_keys_of_worker ON intermission.worker_keys (worker_id);
 """
 _WORKER = (
-    "w.id, w.name, w.can, w.metadata, w.version, w.registered_ms, w.sealing, w.heard_ms, "
+    "w.id, w.name, w.can, w.metadata, w.version, w.registered_ms, w.lease_secret, w.heard_ms, "
     "w.slots, w.busy, w.revoked_ms"
 )
 _INSERT_KEY = (
@@ -70,7 +70,7 @@ class PostgresRegistry:
                     json.dumps(worker.metadata),
                     worker.version,
                     worker.registered_ms,
-                    worker.sealing,
+                    worker.lease_secret,
                     worker.heard_ms,
                     worker.slots,
                     worker.busy,
@@ -154,8 +154,8 @@ class PostgresRegistry:
 
 
 def _worker(row: tuple[Any, ...]) -> WorkerRow:
-    id, name, can, metadata, version, registered_ms, sealing, *rest = row
+    id, name, can, metadata, version, registered_ms, lease_secret, *rest = row
     known = json.loads(can), json.loads(metadata)
     return WorkerRow(
-        id, name, tuple(known[0]), known[1], version, registered_ms, bytes(sealing), *rest
+        id, name, tuple(known[0]), known[1], version, registered_ms, bytes(lease_secret), *rest
     )

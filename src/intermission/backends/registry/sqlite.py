@@ -25,7 +25,7 @@ CREATE TABLE workers (
     metadata      TEXT NOT NULL,
     version       TEXT NOT NULL,
     registered_ms INTEGER NOT NULL,
-    sealing       BLOB NOT NULL,
+    lease_secret       BLOB NOT NULL,
     heard_ms      INTEGER,
     slots         INTEGER NOT NULL,
     busy          INTEGER NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE keys (
 CREATE INDEX keys_of_worker ON keys (worker_id);
 """
 _WORKER = (
-    "w.id, w.name, w.can, w.metadata, w.version, w.registered_ms, w.sealing, w.heard_ms, "
+    "w.id, w.name, w.can, w.metadata, w.version, w.registered_ms, w.lease_secret, w.heard_ms, "
     "w.slots, w.busy, w.revoked_ms"
 )
 
@@ -170,7 +170,7 @@ def _values(worker: WorkerRow) -> tuple[Any, ...]:
         json.dumps(worker.metadata),
         worker.version,
         worker.registered_ms,
-        worker.sealing,
+        worker.lease_secret,
         worker.heard_ms,
         worker.slots,
         worker.busy,
