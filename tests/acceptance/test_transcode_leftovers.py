@@ -94,7 +94,7 @@ def work(cli: Cli, *how: str, **env: str) -> None:
 
 def until_ended(cli: Cli, **env: str) -> None:
     """A worker, as long as there is something to do."""
-    worker = cli.start("worker", env=env)
+    worker = cli.start("worker", "--pipeline", REF, env=env)
     until(
         lambda: all(row["state"] in ("done", "failed") for row in cli("ls", "--json").json["jobs"])
     )

@@ -123,8 +123,11 @@ class Audit:
             for file, data in found
         )
 
-    def all_sound(self) -> bool:
-        return all(map(self.sound, self._receipts()))
+    def is_lost(self, step: str, task_key: str) -> bool:
+        """Whether a task has a receipt, and a fault took or altered a file that it names."""
+        data = self._standing.get(receipt_key(step, task_key))
+        receipt = None if data is None else Receipt.from_json(data)
+        return receipt is not None and receipt.attempt in self._condemned
 
     def standing(self, step: str, task_key: str) -> Receipt | None:
         """The receipt that makes a task finished, if it has one whose bytes are there."""
