@@ -35,6 +35,7 @@ class Audit:
         self._job = job
         self._standing: dict[str, bytes] = {}
         self._condemned: set[str] = set()
+        self._withdrawn: set[str] = set()
         self._behind = {
             spec.name: {step for step, _ in dependants(job, spec.name, EVERY)} for spec in job.steps
         }
@@ -87,6 +88,7 @@ class Audit:
             raise self._violation(
                 f"the sound receipt {key} of attempt {receipt.attempt} was put into quarantine"
             )
+        self._withdrawn.add(key)
 
     def touched(self, key: str) -> None:
         """A file was changed or removed: what was made from it has lost its right to stand."""
@@ -124,10 +126,11 @@ class Audit:
         )
 
     def is_lost(self, step: str, task_key: str) -> bool:
-        """Whether a task has a receipt, and a fault took or altered a file that it names."""
-        data = self._standing.get(receipt_key(step, task_key))
-        receipt = None if data is None else Receipt.from_json(data)
-        return receipt is not None and receipt.attempt in self._condemned
+        """Whether a fault took a file that a task's receipt names, or named until then."""
+        key = receipt_key(step, task_key)
+        if key not in self._standing:
+            return key in self._withdrawn
+        return Receipt.from_json(self._standing[key]).attempt in self._condemned
 
     def standing(self, step: str, task_key: str) -> Receipt | None:
         """The receipt that makes a task finished, if it has one whose bytes are there."""
