@@ -243,7 +243,7 @@ def test_a_playlist_never_shrinks_under_two_workers(cli: Cli, video: Path) -> No
         "INTERMISSION_SLOTS": "1",
     }
     cli("submit", REF, video, *LADDER)
-    workers = [cli.start("worker") for _ in range(2)]
+    workers = [cli.start("worker", "--pipeline", REF) for _ in range(2)]
     lengths = follow(videos(cli) / "60p" / "index.m3u8")
     for n in (0, 2):
         (cli.folder / str(n)).touch()
