@@ -115,11 +115,16 @@ def test_a_draining_worker_is_killed_before_it_gives_back(
 def test_killed_while_damaged_files_are_put_aside(
     nth: int, launcher: Launcher, tmp_path: Path
 ) -> None:
-    """The supervisor finds the damage; the damaged task and the join must run again, once."""
+    """The output is gone and so is what it was published from: the join must run again, and
+    with it the one damaged task that it needs, once.
+    """
     bench = thrice(launcher, tmp_path)
     bench.run()
     (damaged, *_) = sorted(bench.workspace.glob("artifacts/part/*/*/piece.bin"))
     damaged.write_bytes(b"not what it was")
+    (joined,) = bench.workspace.glob("artifacts/whole/*/*/joined.bin")
+    joined.unlink()
+    bench.output.unlink()
     before = len(bench.executions())
     status, run = bench.run_cold(crash_at("mid-quarantine", nth))
     assert status == -9, run.said()
