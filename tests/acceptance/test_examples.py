@@ -62,7 +62,8 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_is_short(example: Path) -> None:
-    assert len(example.read_text().splitlines()) < 60
+    longest = 150 if example.name == "tiny_worker.py" else 60  # a whole worker, not a pipeline
+    assert len(example.read_text().splitlines()) < longest
 
 
 def test_wordcount_counts_words(texts: Path) -> None:
