@@ -1,171 +1,138 @@
-"""Claims a second through the HTTP worker API, one task a claim, with a worker's key.
+"""Tasks with receipts a second: a worker behind a server, and the same worker on the ledger itself.
 
-A server process on loopback over a SQLite ledger, and client processes that claim until nothing is
-left, each task once. The same claims made in this process, without a server, are the limit.
+Both run the same pipeline, whose steps do nothing, with the same slots, on one PostgreSQL database
+each; sources and receipts lie in a local folder. The two take turns. `--url URL` measures on a
+server of yours; without, it starts the one that the tests use, with fsync on.
 
-    python benchmarks/worker_api.py [--tasks 4000] [--clients 4] [--rounds 3] [--json]
+    python benchmarks/worker_api.py [--tasks 2000] [--slots 2] [--rounds 3] [--json] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
+from database import fresh_database, serving
 from judging import require
 
-from intermission import __version__
-from intermission.backends.http.ledger import HttpLedger
-from intermission.backends.registry.sqlite import SqliteRegistry
-from intermission.composition.ledgers import shared_ledger
+from intermission.composition.fleet import Fleet
+from intermission.model import JobState, TaskState
 from intermission.settings import Settings
-from intermission.testing.jobs import chunks, completion, fan_job, submit
 
-SECRET = "benchmark"
-TTL_S = 600.0
+RECEIPTED = f"{Path(__file__).with_name('pipelines.py')}:receipted"
+SECRET = "a-secret-of-the-benchmark"
+DEADLINE_S = 600.0
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--tasks", type=int, default=4000)
-    options.add_argument("--clients", type=int, default=4)
+    options.add_argument("--tasks", type=int, default=2000)
+    options.add_argument("--slots", type=int, default=2)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--json", action="store_true")
-    options.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--claim", nargs=2, help=argparse.SUPPRESS)
+    options.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options.add_argument("--quick", action="store_true", help="small sizes: does it work at all?")
+    options.add_argument("--url", help="a server where databases may be created")
+    options.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to measure")
     given = options.parse_args()
-    if given.serve is not None:
-        _serve(given.serve)
-    elif given.claim is not None:
-        _claim(*given.claim)
-    else:
-        _measure(given.tasks, given.clients, given.rounds, given.json)
-
-
-def _measure(tasks: int, clients: int, rounds: int, as_json: bool) -> None:
-    found: dict[str, list[float]] = {"over HTTP": [], "in place": []}
-    for _ in range(rounds):
-        for name, per_s in (
-            ("over HTTP", _over_http(tasks, clients)),
-            ("in place", _in_place(tasks)),
-        ):
-            found[name].append(per_s)
-    if as_json:
-        print(json.dumps({"claims_per_s": found, "tasks": tasks, "clients": clients}))
+    tasks, rounds = (50, 1) if given.quick else (given.tasks, given.rounds)
+    found: dict[str, list[float]] = {"on the ledger": [], "behind a server": []}
+    with serving(given.url, given.folder) as url:
+        for _ in range(rounds):
+            for name, figures in found.items():
+                is_remote = name == "behind a server"
+                figures.append(_rate(url, given.folder, tasks, given.slots, is_remote=is_remote))
+    medians = {name: median(figures) for name, figures in found.items()}
+    share = medians["behind a server"] / medians["on the ledger"]
+    if given.json:
+        print(json.dumps({"tasks_per_s": found, "share": share, "tasks": tasks}))
         return
     for name, figures in found.items():
-        low, high = min(figures), max(figures)
-        print(f"{name}: {statistics.median(figures):,.0f} claims/s ({low:,.0f} to {high:,.0f})")
+        print(f"{name}: {medians[name]:,.0f} tasks/s ({min(figures):,.0f} to {max(figures):,.0f})")
+    print(f"behind a server: {share:.2f} of the ledger itself")
 
 
-def _over_http(tasks: int, clients: int) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        _fill(Path(folder), tasks)
-        server = _start(["--serve", folder])
-        try:
-            url = server.stdout.readline().strip() if server.stdout else ""
-            keys = [_register(url, n) for n in range(clients)]
-            ready = [_start(["--claim", url, key]) for key in keys]
-            for client in ready:
-                require(client.stdout is not None and client.stdout.readline() != "", "no client")
-            began_s = time.perf_counter()
-            said = [client.communicate("go\n")[0] for client in ready]
-            took_s = time.perf_counter() - began_s
-        finally:
-            server.terminate()
-            server.communicate()
-    ids = [id for line in said for id in json.loads(line)]
-    require(len(set(ids)) == len(ids) == tasks, f"{len(ids)} claims of {tasks} tasks")
+def _rate(url: str, folder: Path, tasks: int, slots: int, *, is_remote: bool) -> float:
+    """Tasks a second, from the end of the plan to the end of the job."""
+    with (
+        fresh_database(url) as database,
+        tempfile.TemporaryDirectory(dir=folder, prefix=".bench-") as place,
+    ):
+        env = {
+            "INTERMISSION_LEDGER": database,
+            "INTERMISSION_SLOTS": str(slots),
+            "INTERMISSION_PIPELINES": RECEIPTED,
+            "INTERMISSION_CACHE_DIR": str(Path(place, "cache")),
+            "INTERMISSION_ADMIN_SECRET": SECRET,
+        }
+        source = Path(place, "source.txt")
+        source.write_text("nothing")
+        fleet = Fleet(Settings(ledger=database, pipelines=(RECEIPTED,)))
+        job, _ = fleet.submit(fleet.app.catalog.add(RECEIPTED), str(source), {"count": tasks})
+        with _worker(env, Path(place), is_remote=is_remote):
+            began_s = _until(fleet, job.key, is_planned=True)
+            took_s = _until(fleet, job.key, is_planned=False) - began_s
+        fleet.ledger.close()
     return tasks / took_s
 
 
-def _in_place(tasks: int) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        _fill(Path(folder), tasks)
-        open_ledger = shared_ledger(_settings(Path(folder)))
-        require(open_ledger is not None, "no ledger")
-        ledger = open_ledger() if open_ledger else None
-        began_s = time.perf_counter()
-        count = 0
-        while ledger is not None and ledger.claim("here", 1, lease_ttl_s=TTL_S):
-            count += 1
-        took_s = time.perf_counter() - began_s
-        if ledger is not None:
-            ledger.close()
-    require(count == tasks, f"{count} claims of {tasks} tasks")
-    return tasks / took_s
+def _until(fleet: Fleet, key: str, *, is_planned: bool) -> float:
+    """When the plan is done, or the job."""
+    until_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until_s:
+        (row,) = fleet.ledger.jobs(key)
+        require(row.state is not JobState.FAILED, f"the job failed: {row.reason}")
+        if row.state is JobState.DONE or (
+            is_planned and row.counts.get("items", {}).get(TaskState.DONE)
+        ):
+            return time.monotonic()
+        time.sleep(0.02)
+    raise SystemExit("the job did not end")
 
 
-def _settings(folder: Path) -> Settings:
-    return Settings.model_validate(
-        {"ledger": str(folder / "ledger.sqlite"), "admin_secret": SECRET}
-    )
+@contextmanager
+def _worker(env: Mapping[str, str], place: Path, *, is_remote: bool) -> Iterator[None]:
+    if not is_remote:
+        with _process(env, place, "worker"):
+            yield
+        return
+    with _process(env, place, "serve", "--port", "0") as server:
+        assert server.stderr is not None
+        line = server.stderr.readline()
+        require("listening on" in line, line)
+        behind = {**env, "INTERMISSION_LEDGER": "", "INTERMISSION_SERVER": line.split()[-1]}
+        with _process(behind, place, "register", "bench") as registering:
+            key = registering.communicate()[0].strip()
+        behind |= {"INTERMISSION_SERVER_KEY": key, "INTERMISSION_ADMIN_SECRET": ""}
+        with _process(behind, place, "worker"):
+            yield
 
 
-def _fill(folder: Path, tasks: int) -> None:
-    open_ledger = shared_ledger(_settings(folder))
-    assert open_ledger is not None
-    ledger = open_ledger()
-    job = submit(ledger, fan_job())
-    (plan,) = ledger.claim("bench", 1, lease_ttl_s=TTL_S)
-    ledger.complete([completion(ledger, job, plan, chunks(tasks))])
-    ledger.close()
-
-
-def _start(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, __file__, *arguments],
-        stdin=subprocess.PIPE,
+@contextmanager
+def _process(
+    env: Mapping[str, str], place: Path, *arguments: str
+) -> Iterator[subprocess.Popen[str]]:
+    made = subprocess.Popen(
+        [sys.executable, "-m", "intermission", *arguments],
+        env={**os.environ, **env},
+        cwd=place,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def _register(url: str, n: int) -> str:
-    import httpx
-
-    answer = httpx.post(
-        f"{url}/api/v1/workers",
-        json={"name": f"bench{n}", "version": __version__},
-        headers={"Authorization": f"Bearer {SECRET}"},
-    )
-    require(answer.status_code == 201, answer.text)
-    return answer.json()["key"]
-
-
-def _serve(folder: Path) -> None:
-    import socket
-
-    import uvicorn
-
-    from intermission.composition.fleet import Fleet
-    from intermission.web.app import create_app
-
-    fleet = Fleet(_settings(folder))
-    app = create_app(fleet, SqliteRegistry(folder / "registry.sqlite"))
-    # By its protocol asyncio knows a connection on which small answers must not wait.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(512)
-        print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
-        server.run([listener])
-
-
-def _claim(url: str, key: str) -> None:
-    ledger = HttpLedger(url, key)
-    ledger.jobs()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    ids: list[int] = []
-    while leases := ledger.claim("bench", 1, lease_ttl_s=TTL_S):
-        ids += [lease.task_id for lease in leases]
-    print(json.dumps(ids), flush=True)
+    try:
+        yield made
+    finally:
+        made.terminate()
+        made.communicate()
 
 
 if __name__ == "__main__":

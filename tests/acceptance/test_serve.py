@@ -151,7 +151,8 @@ def test_from_an_upload_to_its_output_without_any_configuration(cli: Cli, serve:
     metrics = f"{served.url}/metrics"
     counted = 'intermission_tasks_total{outcome="done",pipeline="letters",step="shout"} 3.0'
     until(lambda: counted in httpx.get(metrics).text)
-    assert 'intermission_jobs{pipeline="letters",state="done"} 1.0' in httpx.get(metrics).text
+    ended = 'intermission_jobs{pipeline="letters",state="done"} 1.0'
+    until(lambda: ended in httpx.get(metrics).text)
     assert (cli.folder / "intermission-data" / "ledger.sqlite").exists()
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,7 +49,11 @@ def measure(copy: File, piece: Piece) -> int: ...
 def join(ctx: Context, copy: list[File], measure: list[int]) -> File: ...
 
 
-PIPELINE = Pipeline("copying", [cut, copy, measure, join], output="copies")
+def so_far(measure: list[int | None]) -> dict[str, str]:
+    return {"so far.txt": f"{sum(one or 0 for one in measure)} bytes"}
+
+
+PIPELINE = Pipeline("copying", [cut, copy, measure, join], output="copies", preview=so_far)
 
 
 @pytest.fixture
@@ -455,3 +461,19 @@ def test_an_altered_input_is_told_from_a_broken_line(
     proxy.arm(answer(503), times=1000)
     with pytest.raises(LedgerError, match="no usable answer"):
         WorkClient(proxy.url, key, patience_s=0.3).claim("w", 1, lease_ttl_s=60)
+
+
+def test_what_is_done_so_far_can_be_used(served: Served, job: Job) -> None:
+    hands = served.hands()
+    steps: list[str] = []
+    while "measure" not in steps:
+        for lease in hands.claim():
+            steps.append(lease["step"])
+            run(hands, lease)
+    outputs = served.bench.workspace(job).open_outputs
+    assert outputs is not None
+    until_s = time.monotonic() + 60
+    while outputs().stat("so far.txt") is None:
+        assert time.monotonic() < until_s, "there is no preview"
+        threading.Event().wait(0.05)
+    assert outputs().read("so far.txt") == f"{PIECE_BYTES} bytes".encode()

@@ -12,13 +12,13 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from contextlib import ExitStack, suppress
+from typing import Any, Protocol
 
-from intermission.engine.open_job import OpenJob
 from intermission.engine.publish import memory_key, memory_of, version_of
 from intermission.engine.receipt import FetchedFiles
 from intermission.engine.run_task import result_text
+from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, IntermissionError
 from intermission.maintenance.superseded_outputs import preview_key
 from intermission.model import EdgeKind, Job, Output, TaskState
@@ -34,6 +34,19 @@ _WAITING = {TaskState.BLOCKED, TaskState.CANCELLED}
 log = logging.getLogger(__name__)
 
 
+class WatchedJob(Protocol):
+    """A job that this process has open."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def workspace(self) -> Workspace: ...
+
+    @property
+    def resources(self) -> ExitStack: ...
+
+
 class Previews:
     """The jobs this process works on whose pipelines have a preview. Close it at the end."""
 
@@ -44,8 +57,8 @@ class Previews:
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    def watch(self, opened: OpenJob, pipeline: Pipeline) -> None:
-        """Look at a job from now on, until the assignment's resources are closed."""
+    def watch(self, opened: WatchedJob, pipeline: Pipeline) -> None:
+        """Look at a job from now on, until its resources are closed."""
         if pipeline.preview is None or opened.workspace.open_outputs is None:
             return
         watched = _Watched(opened, pipeline)
@@ -88,7 +101,7 @@ class Previews:
 class _Watched:
     """One job, looked at by the thread alone."""
 
-    def __init__(self, opened: OpenJob, pipeline: Pipeline) -> None:
+    def __init__(self, opened: WatchedJob, pipeline: Pipeline) -> None:
         self.is_ending = False
         self._job: Job = opened.job
         self._pipeline = pipeline

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from intermission.engine.run_task import skipped_inputs
 from intermission.engine.source import SourceCheck
 from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError, NotFound
+from intermission.maintenance.preview import Previews
 from intermission.maintenance.superseded_outputs import bring_back
 from intermission.model import (
     HELD,
@@ -38,8 +39,9 @@ from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 
-JOBS_MAX = 256
-"""Jobs kept open; the ones used last."""
+KEEP_S = 30.0
+"""How long a job stays open after its last task, because more of it may come."""
+LOOK_EVERY_S = 5.0
 LEASES_MAX = 100_000
 TRUSTED_S = 5.0
 """How long the ledger's word holds that a lease is current."""
@@ -75,6 +77,7 @@ class OpenedJob:
     store: Store
     outputs: Store | None
     check_source: SourceCheck = field(default_factory=SourceCheck)
+    resources: ExitStack = field(default_factory=ExitStack)
 
     @property
     def scratch(self) -> Path:
@@ -111,14 +114,18 @@ class HeldTasks:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._lock = threading.Lock()
-        self._jobs: OrderedDict[str, OpenedJob] = OrderedDict()
+        self._previews = Previews()
+        self._jobs: dict[str, OpenedJob] = {}
+        self._used_s: dict[str, float] = {}
+        """By the key of a job, when it was last asked for."""
+        self._looked_s = 0.0
         self._held: OrderedDict[tuple[int, int], HeldTask] = OrderedDict()
 
     def opened(self, job_key: str) -> OpenedJob:
         """A job of the ledger. Raises `NotFound`."""
         with self._lock:
+            self._used_s[job_key] = time.monotonic()
             if job_key in self._jobs:
-                self._jobs.move_to_end(job_key)
                 return self._jobs[job_key]
         rows = [row for row in self.ledger.jobs(job_key) if row.job.key == job_key]
         if not rows:
@@ -129,10 +136,26 @@ class HeldTasks:
         opened = OpenedJob(job, pipeline, workspace, workspace.open_store(), outputs)
         bring_back(self.ledger, opened.store, job)
         with self._lock:
-            self._jobs[job_key] = opened
-            while len(self._jobs) > JOBS_MAX:
-                self._jobs.popitem(last=False)
+            if self._jobs.setdefault(job_key, opened) is not opened:
+                return self._jobs[job_key]
+        if pipeline is not None:
+            self._previews.watch(opened, pipeline)
         return opened
+
+    def close_unused(self) -> None:
+        """Close jobs that nobody has asked for in a while. One that goes on is opened anew."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s - self._looked_s < LOOK_EVERY_S:
+                return
+            self._looked_s = now_s
+            self._used_s |= dict.fromkeys((it.lease.job_key for it in self._held.values()), now_s)
+            unused = [key for key, used_s in self._used_s.items() if now_s - used_s > KEEP_S]
+            closed = [self._jobs.pop(key) for key in unused if key in self._jobs]
+            for key in unused:
+                del self._used_s[key]
+        for opened in closed:
+            opened.resources.close()
 
     @property
     def ledger(self) -> Ledger:

@@ -13,8 +13,10 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -57,8 +59,11 @@ from intermission.ports.slot_protocol import Failed
 
 ARTIFACT_MAX_BYTES = 256 * 1024**3
 JITTER = 0.2
+WRITERS = 16
+"""Receipts that are written at a time."""
 RESCUE_SHARE = 1 / 12
 """How much of a lease's life passes between two looks for leases that ended."""
+_LOST = wire.End(accepted=False)
 
 
 class RemoteWork:
@@ -70,12 +75,14 @@ class RemoteWork:
         self._settings = fleet.settings
         self._tasks = HeldTasks(fleet)
         self.files = RemoteFiles(self._tasks)
+        self._writers = ThreadPoolExecutor(WRITERS, "receipts")
         self._lock = threading.Lock()
         self._rescued_s = 0.0
 
     def claim(self, worker: Worker, asked: wire.Claim) -> wire.Claimed:
         """Leases for as many tasks as there is room for, highest priority first."""
         self._rescue()
+        self._tasks.close_unused()
         process = worker.process(asked.process)
         lease_s = asked.lease_s or self._settings.lease_ttl_s
         asked_at_s = time.monotonic()
@@ -142,22 +149,29 @@ class RemoteWork:
 
         A repeat is answered as the first call was.
         """
-        ends = [wire.End(accepted=False)] * len(asked.done)
+        written = [self._written(worker, done) for done in asked.done[:1]]
+        # Each receipt is synced to the disk, which many can wait for at once.
+        written += self._writers.map(partial(self._written, worker), asked.done[1:])
+        ends = [one if isinstance(one, wire.End) else _LOST for one in written]
         by_job: dict[str, list[tuple[int, HeldTask, Completion]]] = {}
-        for at, done in enumerate(asked.done):
-            try:
-                held = self._tasks.find(worker, done.lease)
-                finished = self._finished(held, done)
-                by_job.setdefault(held.lease.job_key, []).append((at, held, finished))
-            except NoLease:
-                continue
-            except (Refused, Permanent, UsageError) as e:
-                ends[at] = wire.End(accepted=False, problem=str(e))
+        for at, one in enumerate(written):
+            if not isinstance(one, wire.End):
+                by_job.setdefault(one[0].lease.job_key, []).append((at, *one))
         for some in by_job.values():
             accepted = self._record([(held, finished) for _, held, finished in some])
             for (at, _, _), is_accepted in zip(some, accepted, strict=True):
                 ends[at] = wire.End(accepted=is_accepted)
         return wire.Completed(ends=ends)
+
+    def _written(self, worker: Worker, done: wire.Done) -> tuple[HeldTask, Completion] | wire.End:
+        """A task's end with its receipt, ready to be recorded; or why there is none."""
+        try:
+            held = self._tasks.find(worker, done.lease)
+            return held, self._finished(held, done)
+        except NoLease:
+            return _LOST
+        except (Refused, Permanent, UsageError) as e:
+            return wire.End(accepted=False, problem=str(e))
 
     def fail(self, worker: Worker, asked: wire.Fail) -> wire.Failed:
         """Record failed attempts; the state each task is in now."""
