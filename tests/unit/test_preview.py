@@ -86,7 +86,7 @@ def watching(bench: Bench, **stores: Store) -> _Watched:
 
 def finish(bench: Bench, *numbers: int) -> None:
     """Do the tasks of these chunks, and put the others back."""
-    leases = bench.take(10)
+    leases = bench.take(100)
     wanted = [one for one in leases if one.step != "made" or one.index in numbers]
     bench.ledger.release(
         [(one.task_id, one.fence) for one in leases if one not in wanted], reason=""
@@ -111,6 +111,58 @@ def test_it_grows_with_what_is_done(bench: Bench) -> None:
             wanted = "0123."
         watched.look()
         assert text(bench) == wanted
+
+
+class Counting(SqliteLedger):
+    """Counts the outputs and events that are read from it."""
+
+    read = 0
+
+    def outputs(self, *asked: Any, **how: Any) -> list[Any]:
+        return self._counted(super().outputs(*asked, **how))
+
+    def events(self, *asked: Any, **how: Any) -> list[Any]:
+        return self._counted(super().events(*asked, **how))
+
+    def _counted(self, rows: list[Any]) -> list[Any]:
+        self.read += len(rows)
+        return rows
+
+
+def test_a_look_reads_what_is_new_since_the_last_one(tmp_path: Path) -> None:
+    many = 40
+    bench = Bench(tmp_path, ROW, make_job(ROW, Source("file:///a.mp4", "f"), {"many": many}))
+    bench.submit()
+    finish(bench)
+    watched = watching(bench)
+    watched._ledger = counting = Counting(bench.ledger.path, clock=bench.clock)
+    watched.look()
+    costs = []
+    for number in range(many):
+        (lease,) = bench.take()
+        assert (lease.index, bench.finish(lease)) == (number, True)
+        before = counting.read
+        watched.look()
+        costs.append(counting.read - before)
+        before = counting.read
+        watched.look()
+        assert counting.read == before, "nothing is new"
+    assert text(bench) == "".join(map(str, range(many - 1))), "the last one is for the step itself"
+    assert max(costs) <= 8, "a look costs the same, however much is done"
+    counting.close()
+
+
+def test_a_result_that_is_lost_is_left_out_and_comes_back(bench: Bench) -> None:
+    watched = watching(bench)
+    finish(bench)
+    finish(bench, 0, 1)
+    watched.look()
+    assert text(bench) == "01"
+    (row,) = [row for row in bench.ledger.tasks(bench.job.key, step="made") if row.index == 0]
+    bench.ledger.invalidate([row.id], reason="lost")
+    finish(bench, 2, 3)
+    watched.look()
+    assert text(bench) == "123"
 
 
 def test_the_end_is_the_steps_own(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from intermission.engine.run_task import result_text
 from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, IntermissionError
 from intermission.maintenance.superseded_outputs import preview_key
-from intermission.model import EdgeKind, Job, Output, TaskState
+from intermission.model import EdgeKind, Job, JobRow, Output, TaskState
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
@@ -29,6 +29,7 @@ from intermission.ports.store import Store
 EVERY_S = 2.0
 LAST_S = 10.0
 """How long the end of a process waits for the last look."""
+EVENTS_PAGE = 1000
 _NEVER = 2**62
 _WAITING = {TaskState.BLOCKED, TaskState.CANCELLED}
 log = logging.getLogger(__name__)
@@ -109,6 +110,10 @@ class _Watched:
         self._ledger: Ledger | None = None
         self._stores: tuple[Store, Store] | None = None
         self._seen = -1
+        self._seq = 0
+        """The last event that was read."""
+        self._outputs: dict[tuple[str, int], Output] = {}
+        """By step and index: the outputs of done tasks, as of that event."""
         self._values: dict[str, Any] = {}
         """By key of a task: its result."""
         self._steps = [name for name in pipeline.preview_inputs if name in pipeline.steps]
@@ -134,10 +139,12 @@ class _Watched:
     def _look(self) -> None:
         if self._ledger is None:
             self._ledger = self._workspace.open_ledger()
-        found = {name: self._ledger.outputs(self._job.key, name) for name in self._needed()}
-        count = sum(one is not None for name in self._steps for one in found[name])
-        if count <= self._seen or not self._has_begun(found):
+        (row,) = self._ledger.jobs(self._job.key)
+        if self._done(row, self._steps) <= self._seen or not self._has_begun(row):
             return
+        self._read_new(self._ledger)
+        found = {name: self._found(row, name) for name in self._needed()}
+        count = sum(one is not None for name in self._steps for one in found[name])
         values = self._pipeline.unbind(self._job.params)
         given = {
             name: self._value(name, found[name]) if name in found else values[name]
@@ -148,15 +155,39 @@ class _Watched:
         if self._publish(texts, count):
             self._seen = count
 
+    def _read_new(self, ledger: Ledger) -> None:
+        """Read the outputs of the tasks that changed since the last look, and no others."""
+        changed: dict[str, set[int]] = {name: set() for name in self._needed()}
+        while page := ledger.events(self._seq, job=self._job.key, limit=EVENTS_PAGE):
+            for event in page:
+                if event.step in changed and event.index is not None and event.progress is None:
+                    changed[event.step].add(event.index)
+            self._seq = page[-1].seq
+        for step, indices in changed.items():
+            chosen = sorted(indices)
+            outputs = ledger.outputs(self._job.key, step, chosen) if chosen else []
+            for index, output in zip(chosen, outputs, strict=True):
+                if output is None:
+                    self._outputs.pop((step, index), None)
+                else:
+                    self._outputs[step, index] = output
+
+    def _found(self, row: JobRow, step: str) -> list[Output | None]:
+        many = sum(row.counts.get(step, {}).values())
+        return [self._outputs.get((step, index)) for index in range(many)]
+
+    def _done(self, row: JobRow, steps: Iterable[str]) -> int:
+        return sum(row.counts.get(name, {}).get(TaskState.DONE, 0) for name in steps)
+
     def _needed(self) -> list[str]:
         """The steps whose results it takes, and the plans of those that are mapped."""
         plans = [self._job.step(name).plan for name in self._steps]
         return [*self._steps, *(plan for plan in plans if plan is not None)]
 
-    def _has_begun(self, found: Mapping[str, list[Output | None]]) -> bool:
+    def _has_begun(self, row: JobRow) -> bool:
         """Whether every step that has one task is done: of the others, which tasks there are."""
-        alone = [name for name in found if self._job.step(name).plan is None]
-        return all(found[name] and found[name][0] is not None for name in alone)
+        alone = [name for name in self._needed() if self._job.step(name).plan is None]
+        return self._done(row, alone) == len(alone)
 
     def _value(self, step: str, outputs: list[Output | None]) -> Any:
         values = [None if one is None else self._decoded(step, one) for one in outputs]

@@ -18,7 +18,7 @@ def redo(ledger: Ledger, store: Store, job: Job, rows: Sequence[TaskRow], reason
 
     Their receipts go into quarantine first, so that no attempt finds and adopts them.
     """
-    outputs = {row.id: ledger.outputs(job.key, row.step)[row.index] for row in rows}
+    outputs = {row.id: ledger.outputs(job.key, row.step, [row.index])[0] for row in rows}
     own = [receipt_key(row.step, out.task_key) for row in rows if (out := outputs[row.id])]
     withdraw_all(store, [*reversed(_behind(ledger, job, rows)), *own])
     return len(ledger.invalidate([row.id for row in rows], reason=reason))

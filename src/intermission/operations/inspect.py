@@ -24,7 +24,7 @@ def receipt_of(found: Found, row: TaskRow) -> tuple[Path | None, Receipt] | None
     store = found.workspace.open_store()
     receipt = peek(store, row.step, row.key)
     if receipt is None:  # a fan-in that ran without some inputs has another key
-        output = found.ledger.outputs(found.row.job.key, row.step)[row.index]
+        (output,) = found.ledger.outputs(found.row.job.key, row.step, [row.index])
         receipt = output and peek(store, row.step, output.task_key)
     if receipt is None:
         return None

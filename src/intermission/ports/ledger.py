@@ -182,8 +182,13 @@ class Ledger(Protocol):
         """A job's done tasks that have artifacts, with what their receipts name."""
         ...
 
-    def outputs(self, job_key: str, step: str) -> list[Output | None]:
-        """The outputs of a step's tasks in chunk order; None where one is not done."""
+    def outputs(
+        self, job_key: str, step: str, indices: Collection[int] | None = None
+    ) -> list[Output | None]:
+        """The outputs of a step's tasks in chunk order; None where one is not done.
+
+        With `indices`, of the tasks with these alone, in this order.
+        """
         ...
 
     def deferred(self, token: str) -> Lease | None:

@@ -168,8 +168,11 @@ class HttpLedger:
     def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
         return iter(self._call(rpc_schema.Receipts(job_key=job_key)))
 
-    def outputs(self, job_key: str, step: str) -> list[Output | None]:
-        return self._call(rpc_schema.Outputs(job_key=job_key, step=step))
+    def outputs(
+        self, job_key: str, step: str, indices: Collection[int] | None = None
+    ) -> list[Output | None]:
+        chosen = None if indices is None else tuple(indices)
+        return self._call(rpc_schema.Outputs(job_key=job_key, step=step, indices=chosen))
 
     def deferred(self, token: str) -> Lease | None:
         return self._call(rpc_schema.Deferred(token=token))

@@ -168,6 +168,7 @@ class Receipts(Call):
 class Outputs(Call):
     job_key: Prefix
     step: Prefix
+    indices: tuple[Number, ...] | None = None
 
 
 class Deferred(Call):

@@ -136,6 +136,13 @@ class Reading(Suite):
             None,
             *(lease.key for lease in leases[1:]),
         ]
+        assert ledger.outputs(made.key, "hear", [3, 0, 7, 99]) == [
+            outputs[3],
+            None,
+            outputs[7],
+            None,
+        ]
+        assert ledger.outputs(made.key, "hear", []) == []
         assert ledger.outputs(made.key, "join") == [None]
 
     def test_unknown_jobs(self, ledger: Ledger) -> None:

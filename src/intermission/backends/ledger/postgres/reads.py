@@ -170,9 +170,17 @@ class Reads(Transactions):
             refusals=refusals,
         )
 
-    def outputs(self, job_key: str, step: str) -> list[Output | None]:
+    def outputs(
+        self, job_key: str, step: str, indices: Collection[int] | None = None
+    ) -> list[Output | None]:
         id = self._id(job_key)
-        return [] if id is None else self._outputs(id, self._numbers(id)[step])
+        if id is None:
+            return []
+        number = self._numbers(id)[step]
+        if indices is None:
+            return self._outputs(id, number)
+        found = self._outputs_of_tasks((id, number, index) for index in indices)
+        return [found.get((id, number, index)) for index in indices]
 
     def deferred(self, token: str) -> Lease | None:
         leases = self._leases(self._rows("deferred", token=token))
@@ -256,12 +264,16 @@ class Reads(Transactions):
                 else:
                     at = index if edge.kind is EdgeKind.SAME else 0
                     places.add((job_id, upstream, at))
-        single: dict[Location, Output | None] = {}
-        if places:
-            jobs, steps, indexes = (list(column) for column in zip(*places, strict=True))
-            found = self._rows("outputs_of_tasks", jobs=jobs, steps=steps, indexes=indexes)
-            single = {row[:3]: _output(*row[3:]) for row in found}
+        single = self._outputs_of_tasks(places)
         return single, {place: tuple(self._outputs(*place)) for place in fan_ins}
+
+    def _outputs_of_tasks(self, places: Iterable[Location]) -> dict[Location, Output | None]:
+        columns = [list(column) for column in zip(*places, strict=True)]
+        if not columns:
+            return {}
+        jobs, steps, indexes = columns
+        found = self._rows("outputs_of_tasks", jobs=jobs, steps=steps, indexes=indexes)
+        return {row[:3]: _output(*row[3:]) for row in found}
 
     def _outputs(self, job_id: int, step: int) -> list[Output | None]:
         return [_output(*row) for row in self._rows("outputs_of_step", job=job_id, step=step)]

@@ -168,12 +168,17 @@ class Reads:
             ):
                 yield self._task_row(id, row[:19]), _output("done", *row[19:])  # type: ignore[misc]
 
-    def outputs(self, job_key: str, step: str) -> list[Output | None]:
+    def outputs(
+        self, job_key: str, step: str, indices: Collection[int] | None = None
+    ) -> list[Output | None]:
         id = self._id(job_key)
         if id is None:
             return []
         with translated(self.path):
-            return self._outputs(id, self._numbers(id)[step])
+            number = self._numbers(id)[step]
+            if indices is None:
+                return self._outputs(id, number)
+            return [self._output(id, number, index) for index in indices]
 
     def deferred(self, token: str) -> Lease | None:
         with translated(self.path):
