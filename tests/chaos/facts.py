@@ -26,6 +26,11 @@ class Execution:
     ended: float | None = None
     error: str | None = None
 
+    @property
+    def fence(self) -> int:
+        """The claim it was of: a server names the attempts of its workers' receipts itself."""
+        return int(self.attempt.partition("-")[0])
+
 
 @dataclass
 class Facts:

@@ -120,7 +120,7 @@ def repeats_are_explained(given: Evidence) -> Iterator[str]:
     for task, executions in given.facts.executions.items():
         receipt = given.facts.receipts.get(task)
         for one in executions:
-            is_kept = receipt is not None and receipt["attempt"] == one.attempt
+            is_kept = receipt is not None and receipt["fence"] == one.fence
             if len(executions) > 1 and not is_kept and explanation(given, one) is None:
                 yield (
                     f"{one.step} {task[:10]} ran {len(executions)} times, and nothing explains "
@@ -157,7 +157,6 @@ def _jobs_of_task(given: Evidence, task: str) -> list[str]:
 
 def _lost_lease(given: Evidence, one: Execution) -> bool:
     """Whether the ledger says that this attempt's lease ended without a result."""
-    fence = int(one.attempt.partition("-")[0])
     names = {
         (job, it["task"])
         for job, tasks in given.facts.tasks.items()
@@ -166,7 +165,7 @@ def _lost_lease(given: Evidence, one: Execution) -> bool:
     }
     return any(
         (event["job"], event["task"]) in names
-        and event["fence"] == fence
+        and event["fence"] == one.fence
         and event["now"] in ("abandoned", "retrying")
         for event in given.facts.events
         if event["event"] == "task"
@@ -223,12 +222,10 @@ def repeats(given: Evidence) -> Counter[str]:
     found: Counter[str] = Counter()
     for task, executions in given.facts.executions.items():
         receipt: dict[str, Any] = given.facts.receipts.get(task, {})
-        kept = receipt.get("attempt")
+        kept = receipt.get("fence")
         if len(executions) > 1:
             found.update(
-                explanation(given, one) or "unexplained"
-                for one in executions
-                if one.attempt != kept
+                explanation(given, one) or "unexplained" for one in executions if one.fence != kept
             )
     return found
 

@@ -31,6 +31,7 @@ def sound(tmp_path: Path) -> Evidence:
         "task_key": TASK,
         "step": "shout",
         "attempt": "00001-abc",
+        "fence": 1,
         "ended_ms": 11_000,
         "files": [{"name": "file.txt", "key": "artifacts/file.txt", "sha256": sha256}],
     }

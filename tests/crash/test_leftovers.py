@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 from bench import Bench, Run
-from launcher import LINGER_S, Launcher, describe, kill, until
+from launcher import LINGER_S, Launcher, children, describe, kill, until
 from work import SLEEPERS
 
 VICTIMS = (
     ("supervisor",),
-    ("second reaper",),
     ("supervisor", "reaper"),
     ("supervisor", "second reaper"),
 )
@@ -45,16 +44,23 @@ def test_killed_processes_take_everything_with_them(
     launcher.assert_nobody_left()
 
 
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("victim", ["second reaper", "reaper"])
 def test_a_killed_reaper_takes_everything_with_it_and_another_one_goes_on(
-    launcher: Launcher, tmp_path: Path
+    victim: str, times: int, launcher: Launcher, tmp_path: Path
 ) -> None:
     bench = messy(launcher, tmp_path)
     run = started(bench)
-    left = sleepers(launcher)
-    kill(run.reapers()[1])
-    until(lambda: not set(left) & set(sleepers(launcher)), "its children to end", LINGER_S)
-    until(lambda: len(sleepers(launcher)) == SLEEPERS, "the task to run again")
-    assert len(bench.executions()) == 2
+    second, first = run.reapers()
+    for time in range(times):
+        left = sleepers(launcher)
+        kill(second if victim == "second reaper" else first)
+        until(lambda left=left: not set(left) & set(sleepers(launcher)), "its end", LINGER_S)
+        until(lambda: len(sleepers(launcher)) == SLEEPERS, "the task to run again")
+        assert len(bench.executions()) == time + 2
+        # The first takes the place of a second that was killed, and forks another first.
+        second = first if victim == "second reaper" else second
+        (first,) = children(second)
     kill(run.pid)
     launcher.assert_nobody_left()
 

@@ -6,8 +6,9 @@ to, or when the slot dies; and when the worker is gone, however it went, it kill
 Orphans of a slot that left its group come to the reaper as their new parent and are killed
 too. If the reaper itself is killed, its slots are killed by the kernel, and whatever they
 had started comes to a second reaper, the first one's parent, which waits for that, cleans up and
-forks another. So one of them is left to clean up when the worker is killed with the other, and a
-killed reaper costs the tasks in flight and nothing else.
+forks another. If the second is killed, the first ends its slots and takes its place. So one of
+them is left to clean up when the worker is killed with the other, and a killed reaper costs the
+tasks in flight and nothing else.
 """
 
 from __future__ import annotations
@@ -107,6 +108,10 @@ class Reaper:
 
     def close(self) -> None:
         """Kill every slot, and wait until the reaper has seen to it."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+        while _receive(self._control) is not None:  # the one that is there may not be our child
+            pass
         self._control.close()
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
@@ -131,36 +136,43 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _become_second_reaper(control: socket.socket, slot_main: SlotMain) -> NoReturn:
-    """Fork the reaper proper, clean up after it, and replace one that was killed."""
+    """Fork the reaper proper, clean up after it, and replace one that was killed.
+
+    The reaper comes back here when its parent was killed: it is the second one from then on.
+    """
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         _silence()
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        parent_lives, while_open = os.pipe()
         while True:
+            parent_lives, while_open = os.pipe()
             reaper = os.fork()
             if reaper == 0:
                 os.close(while_open)
-                _become_reaper(control, parent_lives, slot_main)
-            _, status = os.waitpid(reaper, 0)
-            _end_all_children()
-            if not os.WIFSIGNALED(status):  # it has seen the worker's end
-                break
+                if not _reap_until_alone(control, parent_lives, slot_main):
+                    break
+            else:
+                os.close(parent_lives)
+                _, status = os.waitpid(reaper, 0)
+                os.close(while_open)
+                _end_all_children()
+                if not os.WIFSIGNALED(status):  # it has seen the worker's end
+                    break
             control.sendall(_MESSAGE.pack(_REPLACED, ALL, 0))
     finally:
         os._exit(0)
 
 
-def _become_reaper(control: socket.socket, parent_lives: int, slot_main: SlotMain) -> NoReturn:
-    try:
-        os.setsid()
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        _Loop(control, parent_lives, slot_main).run()
-        _end_all_children()
-    finally:
-        os._exit(0)
+def _reap_until_alone(control: socket.socket, parent_lives: int, slot_main: SlotMain) -> bool:
+    """Whether it ended because the second reaper is gone, and not the worker. No slot is left."""
+    os.setsid()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    is_alone = _Loop(control, parent_lives, slot_main).run()
+    _end_all_children()
+    os.close(parent_lives)
+    return is_alone
 
 
 def _children() -> list[int]:
@@ -193,22 +205,30 @@ class _Loop:
         self._parent_lives = parent_lives
         self._slot_main = slot_main
         self._slots: dict[int, int] = {}
-        self._wake, wake_write = os.pipe()
-        os.set_blocking(wake_write, False)
+        self._wake, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
-    def run(self) -> None:
-        while True:
+    def run(self) -> bool:
+        """Until the worker or the second reaper is gone; whether it was the latter."""
+        is_alone = False
+        while not is_alone:
             sources = [self._control, self._wake, self._parent_lives]
             ready, _, _ = select.select(sources, [], [])
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._reap()
-            if self._parent_lives in ready or (self._control in ready and not self._obey()):
+            is_alone = self._parent_lives in ready
+            if not is_alone and self._control in ready and not self._obey():
                 break
         for pid in self._slots.values():
             _kill_group(pid)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._wake)
+        os.close(self._wake_write)
+        return is_alone
 
     def _obey(self) -> bool:
         """Handle one message; False when the worker is gone."""
