@@ -138,16 +138,23 @@ class Worker:
         with self._drain.listening() as wake, rarely_collected():
             self._renewer.start()
             try:
-                while self._goes_on():
-                    self._turn()
-                    self._wait(wake)
-                    self._enforce()
-                    self._on_tick()
-                self._leave()
+                return self.work(wake)
             finally:
                 self._renewer.stop()
                 self._executor.close()
                 self._source.close()
+
+    def work(self, wake: int) -> str | None:
+        """The loop, for those who see to signals, renewals and the end themselves.
+
+        `wake` is among what it waits for.
+        """
+        while self._goes_on():
+            self._turn()
+            self._wait(wake)
+            self._enforce()
+            self._on_tick()
+        self._leave()
         if self._fault is not None:
             raise self._fault
         return self._drain.reason

@@ -15,7 +15,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import ceil
 from multiprocessing.connection import Connection
@@ -64,16 +64,30 @@ MACHINE_ERRNOS = frozenset(
 def main(connection: Connection) -> None:
     """Serve the worker until it closes the connection."""
     gc.set_threshold(YOUNG_MAX)
-    _Slot(connection).run()
+    log = TaskLog()
+    sys.stdout = sys.stderr = log
+    Slot(connection, log).run()
 
 
-class _Slot:
-    def __init__(self, connection: Connection) -> None:
+class Slot:
+    """Runs what its worker sends. A simulation has its own clock, log and code."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        log: TaskLog,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        open_pipeline: Callable[[JobContext], Pipeline] | None = None,
+    ) -> None:
         self._connection = connection
+        self._monotonic_s = monotonic_s
+        self._open_pipeline = open_pipeline or _open_pipeline
         self._contexts: dict[str, JobContext] = {}
         self._works: dict[str, Work] = {}
-        self._log = _TaskLog()
-        self._lease: Lease | None = None
+        self._log = log
+        self.lease: Lease | None = None
+        """What it runs, or ran last."""
         self._batch: Sequence[Lease] = ()
         self._hooks = Hooks(self._log.logger, self._report, self._is_cancelled)
         self._cancelled: int | None = None
@@ -82,7 +96,6 @@ class _Slot:
         self._reported_at = 0.0
 
     def run(self) -> None:
-        sys.stdout = sys.stderr = self._log
         while True:
             try:
                 message = self._connection.recv()
@@ -91,11 +104,11 @@ class _Slot:
             if isinstance(message, JobContext):
                 self._contexts[message.name] = message
             elif isinstance(message, Batch):
-                self._sent_at = time.monotonic()  # the first end may wait as long as any other
+                self._sent_at = self._monotonic_s()  # the first end may wait as long as any other
                 self._batch = message.leases
                 for lease in message.leases:
                     self._unsent.append(self._run_one(self._contexts[message.context], lease))
-                    if time.monotonic() - self._sent_at > FLUSH_EVERY_S:
+                    if self._monotonic_s() - self._sent_at > FLUSH_EVERY_S:
                         self._flush()
                 self._log.close_last()
                 self._flush()
@@ -104,15 +117,15 @@ class _Slot:
         if self._unsent:
             self._connection.send(self._unsent)
             self._unsent = []
-        self._sent_at = time.monotonic()
+        self._sent_at = self._monotonic_s()
 
     def _run_one(self, context: JobContext, lease: Lease) -> Outcome:
-        started = time.monotonic()
+        started = self._monotonic_s()
         try:
             self._log.begin(context, lease)
-            self._lease, self._cancelled = lease, None
+            self.lease, self._cancelled = lease, None
             done = run_task(self._work(context), lease, self._hooks, self._batch)
-            return Completed(done, time.monotonic() - started, self._log.warnings())
+            return Completed(done, self._monotonic_s() - started, self._log.warnings())
         except Deferred as e:
             return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)
         except CorruptArtifact as e:
@@ -134,8 +147,10 @@ class _Slot:
     def _work(self, context: JobContext) -> Work:
         job = context.job
         if context.name not in self._works:
-            use(context.settings)
-            pipeline = _load(context.ref)
+            try:
+                pipeline = self._open_pipeline(context)
+            except PipelineError as e:
+                raise _NotHere(e.message, remedy=e.remedy) from e
             if pipeline.code != job.code:
                 raise _NotHere(
                     f"{context.ref} is not the pipeline this job was planned with.",
@@ -147,18 +162,17 @@ class _Slot:
                 io=context.open_io(),
                 worker=context.worker,
             )
-            gc.freeze()  # what the pipeline imported stays: nobody looks for garbage in it
         _limit(context.settings)
         return self._works[context.name]
 
     def _report(self, fraction: float) -> None:
-        lease, now = self._lease, time.monotonic()
+        lease, now = self.lease, self._monotonic_s()
         if lease is not None and now - self._reported_at >= PROGRESS_EVERY_S:
             self._reported_at = now
             self._connection.send([Progress(lease.task_id, lease.fence, fraction)])
 
     def _is_cancelled(self) -> bool:
-        running = None if self._lease is None else self._lease.task_id
+        running = None if self.lease is None else self.lease.task_id
         while self._cancelled != running and self._connection.poll():
             message = self._connection.recv()
             if isinstance(message, Cancel):
@@ -170,11 +184,11 @@ class _NotHere(PipelineError):
     """The code that a job needs is not in this process."""
 
 
-def _load(ref: str) -> Pipeline:
-    try:
-        return load(ref)
-    except PipelineError as e:
-        raise _NotHere(e.message, remedy=e.remedy) from e
+def _open_pipeline(context: JobContext) -> Pipeline:
+    use(context.settings)
+    pipeline = load(context.ref)
+    gc.freeze()  # what the pipeline imported stays: nobody looks for garbage in it
+    return pipeline
 
 
 def host_fault(lease: Lease, e: Exception) -> HostFault | None:
@@ -225,7 +239,7 @@ def log_name(step: str, task_key: str, attempt: int) -> str:
     return f"logs/{step}/{task_key}.{attempt}.log"
 
 
-class _TaskLog(io.TextIOBase):
+class TaskLog(io.TextIOBase):
     """Standard output, standard error and `ctx.log` of one attempt, and of what it starts.
 
     A file that stayed empty becomes the next attempt's, or is removed: inside a batch, making
