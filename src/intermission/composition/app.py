@@ -28,6 +28,7 @@ from intermission.composition.locations import (
 )
 from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import receipt_key
+from intermission.engine.source import require_unchanged
 from intermission.engine.workspace import Workspace, alive, dead, living, worker_name
 from intermission.errors import (
     NotFound,
@@ -40,7 +41,7 @@ from intermission.maintenance.rebuild import adopt_all, rebuild, remember_job
 from intermission.maintenance.redo import withdraw_all
 from intermission.maintenance.superseded_outputs import bring_back, given_up_ms
 from intermission.maintenance.verify import verify
-from intermission.model import Job, JobState, TaskState
+from intermission.model import Job, JobState, Source, TaskState
 from intermission.pipeline import Pipeline
 from intermission.pipeline.catalog import Catalog
 from intermission.pipeline.context import is_output_name
@@ -176,13 +177,15 @@ class App:
         expected: str | None = None,
         priority: int = 0,
         not_before_ms: int = 0,
+        known: Source | None = None,
         lent: Ledger | None = None,
         on_lost: Callable[[Exception], None] = lambda _: None,
     ) -> Submission:
         """Put the job for a source into its ledger, or find it there, and look at its receipts.
 
         A job that had ended in failure starts again: the same command always continues. With
-        `expected`, only if it is the job with that key. A `lent` ledger is used instead of a
+        `expected`, only if it is the job with that key. With `known`, the source is that one, and
+        is not read again. A `lent` ledger is used instead of a
         new instance, and stays open. `on_lost` is called, by another thread, when somebody else
         has become the owner of a workspace in a bucket.
         """
@@ -194,7 +197,9 @@ class App:
         workspace = self.workspace(path, pipeline.output)
         store = workspace.open_store()
         store.self_test()
-        source = identify_location(path, store, self.settings)
+        source = known or identify_location(path, store, self.settings)
+        if known is not None and isinstance(path, Path):
+            require_unchanged(path, known.version)
         if expected is None:
             params = self.params_of(pipeline, path, params)
         job = make_job(pipeline, source, params)

@@ -15,7 +15,7 @@ from intermission.engine.open_job import OpenJob
 from intermission.engine.workspace import Workspace
 from intermission.errors import NoPipeline, UsageError
 from intermission.maintenance.superseded_outputs import bring_back
-from intermission.model import Job
+from intermission.model import Job, Source
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger
 from intermission.ports.notifier import Notifier
@@ -75,10 +75,12 @@ class Fleet:
         *,
         priority: int = 0,
         not_before_ms: int = 0,
+        source: Source | None = None,
     ) -> tuple[Job, bool]:
         """Put the job of a source into the ledger, for any worker to work on.
 
-        False if it was there: then what had failed of it starts again.
+        False if it was there: then what had failed of it starts again. With `source`, the place
+        has that one, and is not read again.
         """
         where = as_location(place) if isinstance(place, str) else place
         if self.settings.server is not None:
@@ -94,6 +96,7 @@ class Fleet:
             params,
             priority=priority,
             not_before_ms=not_before_ms,
+            known=source,
             lent=self.ledger,
         )
         submission.held.close()

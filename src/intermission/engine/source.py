@@ -65,15 +65,20 @@ def identify(path: Path, memory: Store, *, remember: bool = True) -> Source:
     fingerprint = _remembered(memory, version)
     if fingerprint is None:
         fingerprint = content_hash(path)
-        if signature(path) != version:
-            raise SourceChanged(
-                f"{path} was written to while it was being read.",
-                remedy="Wait until it is complete, then run the same command again.",
-            )
+        require_unchanged(path, version)
         if remember and _is_settled(path):
             known = {"version": version, "fingerprint": fingerprint}
             memory.replace(_MEMORY_KEY, json.dumps(known).encode())
     return Source(path.resolve().as_uri(), fingerprint, path.stat().st_size, version)
+
+
+def require_unchanged(path: Path, version: str) -> None:
+    """Raise `SourceChanged` unless a file still has the signature it had before it was read."""
+    if signature(path) != version:
+        raise SourceChanged(
+            f"{path} was written to while it was being read.",
+            remedy="Wait until it is complete, then run the same command again.",
+        )
 
 
 def _is_settled(path: Path) -> bool:

@@ -217,10 +217,11 @@ class FolderWatch:
         # Those before it may have taken hours: a file that changed meanwhile is not complete.
         if isinstance(place, Path) and signature(place) != file.version:
             return None
-        job = None
-        if not self._is_known(ledger, place):
-            how = {"priority": self._priority}
-            job, _ = self._fleet.submit(self._pipeline, place, self._params, **how)
+        job, source = None, self._source(place)
+        if not self._is_known(ledger, place, source):
+            job, _ = self._fleet.submit(
+                self._pipeline, place, self._params, priority=self._priority, source=source
+            )
         file.is_done = True
         return job
 
@@ -232,9 +233,9 @@ class FolderWatch:
         was_told, file.is_told = file.is_told, True
         return None if was_told else (place, error)
 
-    def _is_known(self, ledger: Ledger, place: Location) -> bool:
+    def _is_known(self, ledger: Ledger, place: Location, source: Source) -> bool:
         params = self._fleet.app.params_of(self._pipeline, place, self._params)
-        job = make_job(self._pipeline, self._source(place), params)
+        job = make_job(self._pipeline, source, params)
         return any(row.job.key == job.key for row in ledger.jobs(job.key))
 
     def _source(self, place: Location) -> Source:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from intermission.composition.fleet import Fleet
-from intermission.composition.locations import as_location, is_url, uri_of
-from intermission.model import JobRow, JobState, canonical
+from intermission.composition.locations import Location, as_location, is_url, uri_of
+from intermission.model import JobRow, JobState, Source, canonical
 from intermission.operations.documents import JobDocument, JobPage, Retried
 from intermission.ports.ledger import Ledger
+from intermission.services.source_hashing import SourceHashing
 from intermission.web.api.idempotency import Repeats
 from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
 from intermission.web.api.submission_policy import Admission
@@ -74,7 +78,61 @@ def job_row(ledger: Ledger, key: str) -> JobRow:
     )
 
 
+@dataclass(frozen=True)
+class Sent:
+    """A submission as it came."""
+
+    body: Submission
+    text: str
+    idempotency_key: str | None
+
+
+class Submissions:
+    """What a submission is made into a job by, step by step."""
+
+    def __init__(self, fleet: Fleet, admission: Admission, repeats: Repeats) -> None:
+        self.hashing = SourceHashing(fleet)
+        self._fleet = fleet
+        self._admission = admission
+        self._repeats = repeats
+
+    def repeated(self, sent: Sent) -> JobRow | None:
+        """The job that the same request has made before, if it is still there."""
+        key = self._noted(sent)
+        return None if key is None else next(iter(self._fleet.ledger.jobs(key)), None)
+
+    def locate(self, sent: Sent) -> Location:
+        """Where the source is, if the request may have it."""
+        self._admission.pipeline(sent.body.pipeline)
+        return self._admission.place(sent.body.source)
+
+    def put(self, sent: Sent, place: Location, source: Source | None) -> tuple[JobRow, bool]:
+        """The job, and whether it is new."""
+        body = sent.body
+        job, is_new = self._fleet.submit(
+            self._admission.pipeline(body.pipeline),
+            place,
+            self._admission.params(body.params),
+            priority=body.priority,
+            not_before_ms=body.not_before_ms,
+            source=source,
+        )
+        key = job.key
+        if sent.idempotency_key is not None:
+            forgotten = self._noted(sent)
+            if forgotten is not None and self._fleet.ledger.jobs(forgotten):
+                return job_row(self._fleet.ledger, forgotten), is_new
+            key = self._repeats.remember(sent.idempotency_key, sent.text, key, forgotten=forgotten)
+        return job_row(self._fleet.ledger, key), is_new
+
+    def _noted(self, sent: Sent) -> str | None:
+        if sent.idempotency_key is None:
+            return None
+        return self._repeats.job_of(sent.idempotency_key, sent.text)
+
+
 def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRouter:
+    submissions = Submissions(fleet, admission, repeats)
     router = APIRouter(tags=["jobs"])
     router.include_router(_changes(fleet))
 
@@ -85,32 +143,24 @@ def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRout
         responses={200: {"model": JobDocument, "description": "The job was known"}}
         | documented(400, 404, 409, 413),
     )
-    def submit(
+    async def submit(
         body: Submission,
         response: Response,
         idempotency_key: Annotated[str | None, Header(pattern=r"^[!-~]{1,255}$")] = None,
     ) -> JobDocument:
         """Submit a job. The same work joins the job that is there, and answers 200."""
-        request = canonical(body.model_dump())
-        known = repeats.job_of(idempotency_key, request) if idempotency_key else None
-        is_new = False
-        if known is None or not fleet.ledger.jobs(known):
-            pipeline = admission.pipeline(body.pipeline)
-            place = admission.place(body.source)
-            job, is_new = fleet.submit(
-                pipeline,
-                place,
-                admission.params(body.params),
-                priority=body.priority,
-                not_before_ms=body.not_before_ms,
-            )
-            if idempotency_key is not None:
-                known = repeats.remember(idempotency_key, request, job.key, forgotten=known)
-            else:
-                known = job.key
-        response.status_code = 202 if is_new else 200
-        response.headers["Location"] = f"/api/v1/jobs/{known}"
-        return JobDocument.of(job_row(fleet.ledger, known))
+        sent = Sent(body, canonical(body.model_dump()), idempotency_key)
+        row = await to_thread.run_sync(submissions.repeated, sent)
+        response.status_code = 200
+        if row is None:
+            place = await to_thread.run_sync(submissions.locate, sent)
+            source = None
+            if isinstance(place, FilePath):  # it may take long, and no thread waits for it
+                source = await asyncio.wrap_future(submissions.hashing.source(place))
+            row, is_new = await to_thread.run_sync(submissions.put, sent, place, source)
+            response.status_code = 202 if is_new else 200
+        response.headers["Location"] = f"/api/v1/jobs/{row.job.key}"
+        return JobDocument.of(row)
 
     @router.get("/jobs", operation_id="listJobs")
     def jobs(
