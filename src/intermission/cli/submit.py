@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -94,7 +94,7 @@ def _submit_all(
     pipeline: Pipeline,
     places: Sequence[Location],
     params: dict[str, str],
-    how: dict[str, int],
+    how: dict[str, Any],
     as_json: bool,
 ) -> int:
     from intermission.cli.command import complain

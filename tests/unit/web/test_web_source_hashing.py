@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 from web_jobs import Connect
 
+from intermission.composition import locations
 from intermission.engine import source as sources
 
 MANY = 60
@@ -86,10 +87,8 @@ def test_a_source_that_changes_after_its_hash_is_refused(
         path.write_text("something else")
         return found
 
-    from intermission.services import source_hashing
-
-    real = source_hashing.identify_location
-    monkeypatch.setattr(source_hashing, "identify_location", identify)
+    real = locations.identify_location
+    monkeypatch.setattr("intermission.services.source_hashing.identify_location", identify)
     answer = submitted(client, path)
     assert answer.status_code == 409
     assert "written to while" in answer.json()["detail"]
