@@ -70,8 +70,7 @@ class Reason(StrEnum):
     STORE_AWAY = "store-away"
     LEDGER_AWAY = "ledger-away"
     NO_SLOT = "no-slot"
-    LOST = "lost"
-    """Its worker vanished: counted apart, because the task may be what killed it."""
+    LOST = "lost"  # its worker vanished: counted apart, because the task may have killed it
     CANCELLED = "cancelled"
     INPUT_STOPPED = "input-stopped"
     INPUT_LOST = "input-lost"
@@ -92,19 +91,20 @@ FINISHED = frozenset({_S.DONE, _S.FAILED, _S.CANCELLED})
 TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
     # A leased task turns `running` at its first heartbeat; one that ends sooner never does.
     _S.BLOCKED: frozenset({_S.PENDING, _S.CANCELLED}),
-    _S.PENDING: frozenset({_S.LEASED, _S.CANCELLED, _S.BLOCKED}),
+    # What is claimable is done without a lease where its receipt stands.
+    _S.PENDING: frozenset({_S.LEASED, _S.DONE, _S.CANCELLED, _S.BLOCKED}),
     _S.LEASED: frozenset(
         {_S.RUNNING, _S.DONE, _S.RETRYING, _S.FAILED, _S.ABANDONED, _S.CANCELLED, _S.BLOCKED}
     ),
     _S.RUNNING: frozenset(
         {_S.DONE, _S.RETRYING, _S.FAILED, _S.ABANDONED, _S.CANCELLED, _S.BLOCKED}
     ),
-    _S.RETRYING: frozenset({_S.LEASED, _S.CANCELLED, _S.BLOCKED, _S.PENDING}),
+    _S.RETRYING: frozenset({_S.LEASED, _S.DONE, _S.CANCELLED, _S.BLOCKED, _S.PENDING}),
     # While nobody else claimed it, a late owner still holds the fence and may go on.
     _S.ABANDONED: frozenset(
         {_S.LEASED, _S.RUNNING, _S.DONE, _S.RETRYING, _S.FAILED, _S.CANCELLED, _S.BLOCKED}
     ),
-    _S.CORRUPT: frozenset({_S.LEASED, _S.CANCELLED, _S.BLOCKED}),
+    _S.CORRUPT: frozenset({_S.LEASED, _S.DONE, _S.CANCELLED, _S.BLOCKED}),
     # `done` is left only because bytes were lost: its own (corrupt) or an input's (blocked).
     _S.DONE: frozenset({_S.CORRUPT, _S.BLOCKED}),
     # By hand: `retry` puts a failed or cancelled task back, and what hangs on it.
@@ -432,6 +432,16 @@ class Output:
     files: tuple[FileRef, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class TaskOutput:
+    """One task of a step, as the tasks downstream see it."""
+
+    index: int
+    state: TaskState
+    output: Output | None
+    """None unless it is done; one that failed or was cancelled may be a gap."""
+
+
 @_mass_produced
 class Lease:
     """The right to run one task, and everything a slot needs to run it."""
@@ -459,12 +469,14 @@ class Completion:
     """A task's end as the ledger records it."""
 
     task_id: int
-    fence: int
+    fence: int  # without an attempt, as the task's row had it
     result: str
     receipt: Receipt | None = None
     """None for a step that is not durable: its result is in the ledger alone."""
     adopted: bool = False
     """The receipt was there before this attempt ran anything."""
+    by_receipt: bool = False
+    """No attempt was made: nobody holds the task, and its receipt stands."""
     tasks: Iterable[Task] = ()
     """What a plan's completion adds to the job."""
     plans: frozenset[str] = frozenset()
@@ -561,12 +573,8 @@ class JobRow:
 
     def total(self, *states: TaskState) -> int:
         """Tasks in these states, or all tasks when none is given."""
-        return sum(
-            count
-            for by_state in self.counts.values()
-            for state, count in by_state.items()
-            if not states or state in states
-        )
+        counts = (pair for by_state in self.counts.values() for pair in by_state.items())
+        return sum(count for state, count in counts if not states or state in states)
 
 
 @dataclass(frozen=True, slots=True)

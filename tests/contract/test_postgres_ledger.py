@@ -34,6 +34,7 @@ from intermission.testing.jobs import (
     submit,
 )
 from intermission.testing.ledger import LedgerContract
+from intermission.testing.ledger.suite import outputs_of
 from servers.postgres import Databases, PostgresServer
 
 TTL_S = 60.0
@@ -91,7 +92,7 @@ def test_texts_of_a_batch_come_back_as_they_were(ledger: PostgresLedger) -> None
         for lease, text in zip(leases, TEXTS, strict=True)
     ]
     assert ledger.complete(done) == [True] * len(TEXTS)
-    assert [one.result for one in ledger.outputs(made.key, "hear") if one] == TEXTS
+    assert [one.result for one in outputs_of(ledger, made, "hear") if one] == TEXTS
 
 
 def test_a_nul_in_a_text_is_refused_and_shifts_nothing(ledger: PostgresLedger) -> None:

@@ -15,6 +15,7 @@ from intermission.errors import IntermissionError
 from intermission.maintenance.rebuild import remember_job
 from intermission.model import Completion, Job, Lease, Receipt, TaskRow, TaskState
 from intermission.pipeline import Pipeline
+from intermission.ports.ledger import output_of
 from intermission.ports.slot_protocol import Failed
 from intermission.testing.clock import FakeClock
 from intermission.testing.scratch_ledger import scratch_ledger
@@ -90,7 +91,7 @@ class Bench:
     def receipt_key(self, name: str) -> str:
         """Where the receipt of a done task lies, whatever gaps it ran with."""
         row = self.row(name)
-        output = self.ledger.outputs(self.job.key, row.step)[row.index]
+        output = output_of(self.ledger, self.job.key, row.step, row.index)
         assert output is not None, f"{name} is not done"
         return receipt_key(row.step, output.task_key)
 

@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 from engine_bench import Bench
 
+from intermission.engine.planning import expand
 from intermission.errors import StoreError
-from intermission.maintenance.rebuild import adopt_all, rebuild, remember_job, remembered_jobs
-from intermission.model import JobState, TaskState
+from intermission.maintenance.rebuild import (
+    Rebuilt,
+    adopt_all,
+    rebuild,
+    remember_job,
+    remembered_jobs,
+)
+from intermission.model import JobState, Limit, TaskState
 from intermission.testing.simulator.sample_pipeline import GAP
 
 WITH_RECEIPTS = {
@@ -36,18 +43,43 @@ def after_the_loss(bench: Bench) -> Bench:
 def test_everything_finished_is_adopted_and_nothing_is_run(bench: Bench) -> None:
     bench.finish_all()
     new = after_the_loss(bench)
-    found = rebuild(new.ledger, new.store, new.scratch, "rebuilder")
-    assert found == {bench.job.key: (len(WITH_RECEIPTS), 16)}
+    found = rebuild(new.ledger, new.store, new.scratch)
+    assert found == {bench.job.key: Rebuilt(len(WITH_RECEIPTS), len(WITH_RECEIPTS), 16)}
     assert new.ran == []
     done = {name for name, state in new.states().items() if state is TaskState.DONE}
     assert done == WITH_RECEIPTS
-    assert not new.ledger.workers(), "its leases are given back"
+    assert not new.ledger.workers(), "no lease was needed"
+
+
+def test_no_limit_hides_a_receipt(bench: Bench) -> None:
+    bench.finish_all()
+    new = after_the_loss(bench)
+    new.ledger.limit(Limit(f"pipeline:{bench.job.pipeline}", paused=True))
+    found = rebuild(new.ledger, new.store, new.scratch)
+    assert found[bench.job.key].adopted == len(WITH_RECEIPTS)
+
+
+def test_what_the_ledger_knows_as_finished_is_told_as_finished(bench: Bench) -> None:
+    bench.finish_all()
+    done = sum(state is TaskState.DONE for state in bench.states().values())
+    found = rebuild(bench.ledger, bench.store, bench.scratch)
+    assert found == {bench.job.key: Rebuilt(0, done, 16)}
+
+
+def test_a_task_that_somebody_holds_is_left_to_them(bench: Bench) -> None:
+    bench.finish_all()
+    new = after_the_loss(bench)
+    new.ledger.submit(bench.job, expand(bench.job, {}))
+    held = new.take(10)
+    found = rebuild(new.ledger, new.store, new.scratch)
+    assert found[bench.job.key].adopted == 0
+    assert {new.states()[lease.step] for lease in held} == {TaskState.LEASED}
 
 
 def test_after_a_rebuild_only_what_has_no_receipt_runs(bench: Bench) -> None:
     bench.finish_all()
     new = after_the_loss(bench)
-    rebuild(new.ledger, new.store, new.scratch, "rebuilder")
+    rebuild(new.ledger, new.store, new.scratch)
     assert set(new.finish_all()) == {"level[0]", "level[1]", "level[2]", f"mark[{GAP}]"}
     assert new.ledger.jobs()[0].state is JobState.DONE
     assert new.receipt("stamp") == bench.receipt("stamp")
@@ -57,18 +89,18 @@ def test_a_rebuild_counts_no_attempts(bench: Bench) -> None:
     bench.finish(bench.take()[0])
     new = after_the_loss(bench)
     for _ in range(5):
-        rebuild(new.ledger, new.store, new.scratch, "rebuilder")
+        rebuild(new.ledger, new.store, new.scratch)
     rows = {row.name: (row.state, row.attempts) for row in new.ledger.tasks(new.job.key)}
     assert rows["audio"] == (TaskState.DONE, 0)
-    assert rows["parts"] == (TaskState.ABANDONED, 0)
+    assert rows["parts"] == (TaskState.PENDING, 0)
 
 
 def test_a_lost_file_is_not_adopted(bench: Bench) -> None:
     bench.finish_all()
     key = bench.spoil_file("hear[0]")
     new = after_the_loss(bench)
-    rebuild(new.ledger, new.store, new.scratch, "rebuilder")
-    assert new.states()["hear[0]"] is TaskState.ABANDONED
+    rebuild(new.ledger, new.store, new.scratch)
+    assert new.states()["hear[0]"] is TaskState.PENDING
     assert new.states()["mark[0]"] is TaskState.BLOCKED
     assert key in new.quarantined()
     ran = new.finish_all()
@@ -80,17 +112,17 @@ def test_a_fan_in_over_gaps_is_adopted_under_its_own_key(bench: Bench) -> None:
     bench.finish_all()
     receipts = bench.keys("receipts/join/")
     new = after_the_loss(bench)
-    rebuild(new.ledger, new.store, new.scratch, "rebuilder")
+    rebuild(new.ledger, new.store, new.scratch)
     while new.states()["join"] is not TaskState.PENDING:
         new.finish(new.take()[0])
-    assert adopt_all(new.ledger, new.store, new.job, new.scratch, "rebuilder") == 2
+    assert adopt_all(new.ledger, new.store, new.job, new.scratch) == 2
     assert new.ledger.jobs()[0].state is JobState.DONE
     assert new.keys("receipts/join/") == receipts
 
 
 def test_a_workspace_without_jobs_gives_an_empty_ledger(bench: Bench, tmp_path: Path) -> None:
     empty = Bench(tmp_path)
-    assert rebuild(empty.ledger, empty.store, empty.scratch, "rebuilder") == {}
+    assert rebuild(empty.ledger, empty.store, empty.scratch) == {}
     assert empty.ledger.jobs() == []
 
 

@@ -59,9 +59,9 @@ def test_every_unfinished_task_can_be_cancelled_and_no_finished_one() -> None:
     assert cancellable == set(TaskState) - FINISHED
 
 
-def test_only_held_or_uncontested_tasks_can_finish() -> None:
+def test_only_held_or_claimable_tasks_can_finish() -> None:
     finishing = {state for state, after in TRANSITIONS.items() if S.DONE in after}
-    assert finishing == HELD | {S.ABANDONED}
+    assert finishing == HELD | CLAIMABLE, "by a lease, or because a receipt stands"
 
 
 @pytest.mark.parametrize("start", sorted(TaskState))

@@ -45,6 +45,7 @@ def inspect(
     from intermission.cli.jsonout import emit, fields
     from intermission.operations import find_job, find_task
     from intermission.operations.documents import JobDocument, TaskDocument
+    from intermission.operations.inspect import tasks_of
 
     states = _states(state or [])
     with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
@@ -52,7 +53,7 @@ def inspect(
             document = _task_document(found, find_task(found, task))
             emit({"event": "details", **document}) if as_json else _print_task(document)
             return
-        rows = found.ledger.tasks(found.row.job.key, states=states)
+        rows = tasks_of(found, states)
         if as_json:
             tasks = [fields(TaskDocument.of(row)) for row in rows]
             job_document = JobDocument.of(found.row, found.source)

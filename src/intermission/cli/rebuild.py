@@ -25,10 +25,10 @@ def rebuild(
     jobs = open_app(verbose).rebuild(place)
     if as_json:
         found = [
-            {"job": key, "adopted": adopted, "total": total}
-            for key, (adopted, total) in jobs.items()
+            {"job": key, "adopted": one.adopted, "done": one.done, "total": one.total}
+            for key, one in jobs.items()
         ]
         emit({"event": "rebuilt", "source": str(place), "jobs": found})
         return
-    for key, (adopted, total) in jobs.items():
-        print(f"{key[:10]}  {adopted} of {total} known tasks are finished")
+    for key, one in jobs.items():
+        print(f"{key[:10]}  {one.done} of {one.total} known tasks are finished")

@@ -45,7 +45,7 @@ def status(
         row = found.row
         running: list[TaskRow] = []
         if row.total(*HELD):
-            running = list(found.ledger.tasks(row.job.key, states=HELD))
+            running = found.ledger.tasks(row.job.key, states=HELD)
         groups = groups_of(found.ledger, row.job)
         if as_json:
             tasks = [fields(TaskDocument.of(task)) for task in running]

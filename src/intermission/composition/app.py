@@ -37,7 +37,7 @@ from intermission.errors import (
     WorkspaceBusy,
 )
 from intermission.maintenance.gc import SHARED_KEY, Swept, attempts_under_way, collect
-from intermission.maintenance.rebuild import adopt_all, rebuild, remember_job
+from intermission.maintenance.rebuild import Rebuilt, adopt_all, rebuild, remember_job
 from intermission.maintenance.redo import withdraw_all
 from intermission.maintenance.superseded_outputs import bring_back, given_up_ms
 from intermission.maintenance.verify import verify
@@ -46,7 +46,7 @@ from intermission.pipeline import Pipeline
 from intermission.pipeline.catalog import Catalog
 from intermission.pipeline.context import is_output_name
 from intermission.ports.clock import Clock, SystemClock
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_output, every_task
 from intermission.ports.store import Store
 from intermission.settings import Settings
 from intermission.telemetry import reached
@@ -241,7 +241,7 @@ class App:
             source = folder.parent.parent / folder.name
             yield source, self.workspace(source)
 
-    def rebuild(self, source: Location) -> dict[str, tuple[int, int]]:
+    def rebuild(self, source: Location) -> dict[str, Rebuilt]:
         """A new ledger from the receipts of a source's workspace; the old one is kept aside."""
         workspace = self.workspace(source)
         if workspace.is_remote:
@@ -307,10 +307,9 @@ class App:
         return None if workspace.open_outputs is None else workspace.open_outputs()
 
 
-def _rebuild(ledger: Ledger, workspace: Workspace) -> dict[str, tuple[int, int]]:
-    worker = worker_name()
-    with alive(workspace, worker):
-        return rebuild(ledger, workspace.open_store(), workspace.folder / "scratch", worker)
+def _rebuild(ledger: Ledger, workspace: Workspace) -> dict[str, Rebuilt]:
+    with alive(workspace, worker_name()):  # so that no other rebuild is at work here
+        return rebuild(ledger, workspace.open_store(), workspace.folder / "scratch")
 
 
 def _retry_stopped(ledger: Ledger, job: Job) -> None:
@@ -322,7 +321,7 @@ def _retry_stopped(ledger: Ledger, job: Job) -> None:
     if row.state in (JobState.FAILED, JobState.CANCELLED):
         ledger.retry(job.key)
     elif row.total(TaskState.FAILED):
-        failed = ledger.tasks(job.key, states=[TaskState.FAILED])
+        failed = every_task(ledger, job.key, states=[TaskState.FAILED])
         ids = [task.id for task in failed if not job.step(task.step).skippable]
         if ids:
             ledger.retry(job.key, ids)
@@ -335,16 +334,15 @@ def _is_text(name: str) -> bool:
 
 def _start_over(ledger: Ledger, store: Store, job: Job, workspace: Workspace) -> None:
     """Put everything finished of a job into quarantine and forget the job."""
-    worker = worker_name()
-    with alive(workspace, worker):
+    with alive(workspace, worker_name()):
         ledger.rescue(dead(workspace))
         ledger.submit(job, expand(job, {}))
         scratch = workspace.folder / "scratch"
-        adopt_all(ledger, store, job, scratch, worker)  # so that the plans' tasks are known
-    keys = {receipt_key(row.step, row.key) for row in ledger.tasks(job.key)}
+        adopt_all(ledger, store, job, scratch)  # so that the plans' tasks are known
+    keys = {receipt_key(row.step, row.key) for row in every_task(ledger, job.key)}
     for spec in job.steps:  # a fan-in that ran over gaps has its receipt under another key
-        outputs = ledger.outputs(job.key, spec.name)
-        keys |= {receipt_key(spec.name, output.task_key) for output in outputs if output}
+        outputs = every_output(ledger, job.key, spec.name)
+        keys |= {receipt_key(spec.name, one.output.task_key) for one in outputs if one.output}
     if not ledger.delete(job.key):
         raise UsageError(
             "another process is working on this job.",

@@ -30,7 +30,7 @@ from intermission.model import (
     Output,
     Receipt,
 )
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_receipt, output_of
 from intermission.ports.slot_protocol import Failed
 from intermission.ports.store import Store
 from intermission.telemetry import reached
@@ -80,9 +80,9 @@ def _with_tasks(
     """A plan's completion, with the tasks that exist from now on."""
     plans: dict[str, list[str]] = {}
     for spec in plan_steps(job):
-        outputs = ledger.outputs(job.key, spec.name)
-        if spec.name != lease.step and outputs and outputs[0] is not None:
-            plans[spec.name] = chunks(output_text(store, outputs[0], scratch))
+        output = None if spec.name == lease.step else output_of(ledger, job.key, spec.name)
+        if output is not None:
+            plans[spec.name] = chunks(output_text(store, output, scratch))
     receipt = completion.receipt
     own = Output(lease.key, completion.result, receipt.files if receipt else ())
     plans[lease.step] = chunks(output_text(store, own, scratch))
@@ -128,7 +128,7 @@ def invalidate(
     was made from others. After a crash in between, the loss is noticed again.
     """
     files = {key for keys in lost.values() for key in keys}
-    found = [one for one in ledger.receipts(job.key) if _names(one[1].files, files)]
+    found = [one for one in every_receipt(ledger, job.key) if _names(one[1].files, files)]
     own = _read(store, (receipt_key(row.step, output.task_key) for row, output in found))
     changed = ledger.invalidate([row.id for row, _ in found], reason=reason)
     quarantine(store, sorted(files))

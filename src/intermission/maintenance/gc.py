@@ -38,7 +38,7 @@ from intermission.maintenance.superseded_outputs import (
 )
 from intermission.model import HELD, Receipt, TaskState
 from intermission.ports.clock import Clock
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_task
 from intermission.ports.store import Stat, Store
 
 _MEMORY_KEY = "garbage.json"
@@ -116,7 +116,7 @@ def attempts_under_way(ledger: Ledger | None, store: Store) -> set[tuple[str, in
     return {
         (row.step, row.fence)
         for key in keys
-        for row in ledger.tasks(key, states=[*HELD, TaskState.ABANDONED])
+        for row in every_task(ledger, key, states=[*HELD, TaskState.ABANDONED])
     }
 
 

@@ -23,7 +23,7 @@ from intermission.errors import AlreadyExists, IntermissionError
 from intermission.maintenance.superseded_outputs import preview_key
 from intermission.model import EdgeKind, Job, JobRow, Output, TaskState
 from intermission.pipeline import Pipeline
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, outputs_at
 from intermission.ports.store import Store
 
 EVERY_S = 2.0
@@ -164,13 +164,11 @@ class _Watched:
                     changed[event.step].add(event.index)
             self._seq = page[-1].seq
         for step, indices in changed.items():
-            chosen = sorted(indices)
-            outputs = ledger.outputs(self._job.key, step, chosen) if chosen else []
-            for index, output in zip(chosen, outputs, strict=True):
-                if output is None:
-                    self._outputs.pop((step, index), None)
+            for one in outputs_at(ledger, self._job.key, step, indices):
+                if one.output is None:
+                    self._outputs.pop((step, one.index), None)
                 else:
-                    self._outputs[step, index] = output
+                    self._outputs[step, one.index] = one.output
 
     def _found(self, row: JobRow, step: str) -> list[Output | None]:
         many = sum(row.counts.get(step, {}).values())

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from intermission.engine import completion
+from intermission.engine.inputs import inputs_of
 from intermission.engine.planning import expand, input_digests, with_skipped
 from intermission.engine.receipt import adopt
 from intermission.engine.run_task import skipped_inputs
 from intermission.errors import AlreadyExists, StoreError
-from intermission.model import Completion, Job, Lease
+from intermission.model import CLAIMABLE, Completion, Job, Lease, TaskRow, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 
 _BATCH = 256
-_TTL_S = 3600.0
 
 
 def remember_job(store: Store, job: Job) -> None:
@@ -39,45 +40,58 @@ def remembered_jobs(store: Store) -> Iterator[Job]:
             ) from e
 
 
-def rebuild(ledger: Ledger, store: Store, scratch: Path, worker: str) -> dict[str, tuple[int, int]]:
-    """Submit every remembered job and adopt every receipt; nothing is run.
+class Rebuilt(NamedTuple):
+    """What a rebuild knows of a job now."""
 
-    By job: how many tasks were adopted, and how many are known.
-    """
-    found: dict[str, tuple[int, int]] = {}
+    adopted: int
+    """Tasks that are done since, because their receipts stand."""
+    done: int
+    total: int
+
+
+def rebuild(ledger: Ledger, store: Store, scratch: Path) -> dict[str, Rebuilt]:
+    """Submit every remembered job and adopt every receipt; nothing is run. By the job's key."""
+    found: dict[str, Rebuilt] = {}
     for job in remembered_jobs(store):
         ledger.submit(job, expand(job, {}))
-        adopted = adopt_all(ledger, store, job, scratch, worker)
+        adopted = adopt_all(ledger, store, job, scratch)
         (row,) = ledger.jobs(job.key)
-        found[job.key] = (adopted, row.total())
+        found[job.key] = Rebuilt(adopted, row.total(TaskState.DONE), row.total())
     return found
 
 
-def adopt_all(ledger: Ledger, store: Store, job: Job, scratch: Path, worker: str) -> int:
-    """Complete every claimable task of a job that has a sound receipt. How many.
+def adopt_all(ledger: Ledger, store: Store, job: Job, scratch: Path) -> int:
+    """Record every claimable task of a job as done that has a sound receipt. How many.
 
-    `worker` must be alive in the workspace, so that its leases end with it.
+    No lease is needed, so no limit is in the way. A task that somebody holds is theirs to end.
     """
-    unfinished: list[tuple[int, int]] = []
     adopted = 0
-    offers = {spec.needs for spec in job.steps if spec.needs is not None}
-    while leases := ledger.claim(worker, _BATCH, lease_ttl_s=_TTL_S, offers=offers, jobs=[job.key]):
-        done: list[tuple[Lease, Completion]] = []
-        for lease in leases:
-            durable = job.step(lease.step).durable
-            key = with_skipped(lease.key, skipped_inputs(lease))
-            receipt = (
-                adopt(store, lease.step, key, scratch, input_digests(job, lease))
-                if durable
-                else None
-            )
-            if receipt is None:
-                unfinished.append((lease.task_id, lease.fence))
-            else:
-                ids = lease.task_id, lease.fence
-                finished = Completion(*ids, receipt.result, receipt, True, key=lease.key)
-                done.append((lease, finished))
-        completion.complete(ledger, store, job, done, scratch)
-        adopted += len(done)
-    ledger.release(unfinished, reason="no receipt yet")
+    tried: set[tuple[int, int]] = set()
+    more = True
+    while more:  # what was adopted may have made others claimable, before and behind
+        more, after = False, 0
+        while page := ledger.tasks(job.key, states=CLAIMABLE, after=after, limit=_BATCH):
+            after = page[-1].id
+            waiting = [row for row in page if (row.id, row.fence) not in tried]
+            tried.update((row.id, row.fence) for row in waiting)
+            done = [one for row in waiting if (one := _finished(ledger, store, job, row, scratch))]
+            adopted += sum(completion.complete(ledger, store, job, done, scratch))
+            more |= bool(done)
     return adopted
+
+
+def _finished(
+    ledger: Ledger, store: Store, job: Job, row: TaskRow, scratch: Path
+) -> tuple[Lease, Completion] | None:
+    """A task's end, if its receipt stands and is sound."""
+    if not job.step(row.step).durable:
+        return None
+    inputs = inputs_of(ledger, job, row.step, row.index)
+    place = job.key, row.step, row.index, row.key, row.chunk
+    lease = Lease(row.id, row.fence, row.attempts + 1, *place, inputs)
+    key = with_skipped(row.key, skipped_inputs(lease))
+    receipt = adopt(store, row.step, key, scratch, input_digests(job, lease))
+    if receipt is None:
+        return None
+    ids = row.id, row.fence
+    return lease, Completion(*ids, receipt.result, receipt, True, by_receipt=True, key=row.key)

@@ -9,7 +9,7 @@ from intermission.engine.graph import EVERY, dependants
 from intermission.engine.receipt import receipt_key, withdraw
 from intermission.errors import NotFound
 from intermission.model import Job, TaskRow
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_output, output_of
 from intermission.ports.store import Store
 
 
@@ -18,8 +18,8 @@ def redo(ledger: Ledger, store: Store, job: Job, rows: Sequence[TaskRow], reason
 
     Their receipts go into quarantine first, so that no attempt finds and adopts them.
     """
-    outputs = {row.id: ledger.outputs(job.key, row.step, [row.index])[0] for row in rows}
-    own = [receipt_key(row.step, out.task_key) for row in rows if (out := outputs[row.id])]
+    outputs = [(row.step, output_of(ledger, job.key, row.step, row.index)) for row in rows]
+    own = [receipt_key(step, output.task_key) for step, output in outputs if output]
     withdraw_all(store, [*reversed(_behind(ledger, job, rows)), *own])
     return len(ledger.invalidate([row.id for row in rows], reason=reason))
 
@@ -41,6 +41,6 @@ def _behind(ledger: Ledger, job: Job, rows: Iterable[TaskRow]) -> list[str]:
         receipt_key(spec.name, output.task_key)
         for spec in job.steps
         if spec.name in wanted and spec.durable
-        for index, output in enumerate(ledger.outputs(job.key, spec.name))
-        if output is not None and wanted[spec.name] & {index, EVERY}
+        for one in every_output(ledger, job.key, spec.name)
+        if (output := one.output) is not None and wanted[spec.name] & {one.index, EVERY}
     ]

@@ -11,7 +11,7 @@ import json
 
 from intermission.errors import NotFound
 from intermission.model import Job, JobState, TaskState
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_task
 from intermission.ports.store import Store
 
 BEING_COLLECTED, COLLECTED, BROUGHT_BACK = "being collected", "collected", "brought back"
@@ -55,7 +55,9 @@ def bring_back(ledger: Ledger, store: Store, job: Job) -> int:
     if _how(store, job.key) not in (COLLECTED, BEING_COLLECTED):
         return 0
     named = {spec.name for spec in job.steps if spec.publish is not None and not spec.entrypoints}
-    done = [row.id for row in ledger.tasks(job.key, states=[TaskState.DONE]) if row.step in named]
+    done = [
+        row.id for row in every_task(ledger, job.key, states=[TaskState.DONE]) if row.step in named
+    ]
     changed = ledger.invalidate(done, reason="its outputs were collected")
     if store.stat(preview_key(job.key)) is not None:
         store.replace(preview_key(job.key), json.dumps({"results": 0}).encode())

@@ -20,7 +20,7 @@ from intermission.errors import CorruptArtifact, NotFound
 from intermission.model import FINISHED, EdgeKind, FileRef, Job, StepSpec, TaskRow
 from intermission.pipeline.context import RESULT_NAME
 from intermission.ports.clock import Clock
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_receipt, every_task
 from intermission.ports.store import Stat, Store
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def verify(
     missing: set[str] = set()
     suspicious = False
     stat_of = _looker(store)
-    for row, output in ledger.receipts(job.key):
+    for row, output in every_receipt(ledger, job.key):
         trusted_ms = 0 if thorough else max(row.ended_ms or 0, looked_ms)
         for file in output.files:
             stat = stat_of(file.key)
@@ -76,10 +76,11 @@ def _needed(
     """Of the tasks with lost files, by key, those that must be made again."""
     unfinished = {
         (row.step, row.index)
-        for row in (ledger.tasks(job.key) if lost else ())
+        for row in (every_task(ledger, job.key) if lost else ())
         if row.state not in FINISHED
     }
-    unplanned = {spec.name for spec in job.steps} - {row.step for row in ledger.tasks(job.key)}
+    names = {spec.name for spec in job.steps}
+    unplanned = {name for name in names if not ledger.outputs(job.key, name, limit=1)}
     needed = {key for key in lost if key in missing}
     while True:
         wanted = unfinished | {(lost[key].step, lost[key].index) for key in needed}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from intermission.model import TaskState
 from intermission.operations.job_lookup import each_job
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_task
 
 
 @dataclass
@@ -40,7 +40,7 @@ def failure_groups(
     for row in each_job(ledger, pipeline=pipeline):
         if not row.total(TaskState.FAILED):
             continue
-        for task in ledger.tasks(row.job.key, states=[TaskState.FAILED]):
+        for task in every_task(ledger, row.job.key, states=[TaskState.FAILED]):
             kind = task.error or ""
             if step not in (None, task.step) or error not in (None, kind):
                 continue

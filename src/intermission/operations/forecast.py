@@ -16,7 +16,7 @@ from intermission.errors import CorruptArtifact
 from intermission.model import Job, Output, Task
 from intermission.operations import explain
 from intermission.pipeline import Pipeline
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_output
 from intermission.ports.store import Store
 
 
@@ -44,8 +44,8 @@ def _ledger_outputs(ledger: Ledger | None, job: Job) -> dict[str, Output]:
     if ledger is None:
         return {}
     steps = [spec.name for spec in job.steps if not spec.durable]
-    outputs = (output for step in steps for output in ledger.outputs(job.key, step))
-    return {output.task_key: output for output in outputs if output is not None}
+    found = (one.output for step in steps for one in every_output(ledger, job.key, step))
+    return {output.task_key: output for output in found if output is not None}
 
 
 def _known_plans(store: Store, job: Job, scratch: Path, in_ledger: Mapping[str, Output]) -> Plans:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from intermission.composition.fleet import Fleet
+from intermission.engine.inputs import inputs_of
 from intermission.engine.planning import with_skipped
 from intermission.engine.receipt import attempt_prefix, new_attempt
 from intermission.engine.run_task import skipped_inputs
@@ -25,7 +26,6 @@ from intermission.maintenance.preview import Previews
 from intermission.maintenance.superseded_outputs import bring_back
 from intermission.model import (
     HELD,
-    EdgeKind,
     Job,
     Lease,
     Output,
@@ -36,7 +36,7 @@ from intermission.model import (
 )
 from intermission.operations.lease_tokens import LeaseToken, read_token
 from intermission.pipeline import Pipeline
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, task_with
 from intermission.ports.store import Store
 
 KEEP_S = 30.0
@@ -227,14 +227,13 @@ class HeldTasks:
             token.index,
             token.key,
             row.chunk,
-            _inputs_of(self.ledger, opened.job, token.step, token.index),
+            inputs_of(self.ledger, opened.job, token.step, token.index),
         )
         until_s = time.monotonic() + TRUSTED_S if row.state in HELD else 0.0
         return self._remember(HeldTask(lease, token, opened, until_s))
 
     def _row(self, token: LeaseToken) -> TaskRow:
-        rows = self.ledger.tasks(token.job_key, step=token.step)
-        row = next((one for one in rows if one.id == token.task_id), None)
+        row = task_with(self.ledger, token.job_key, token.task_id)
         if row is not None and (row.fence, row.key) == (token.fence, token.key):
             return row
         raise NoLease(
@@ -262,15 +261,3 @@ class HeldTasks:
             f"the lease of {held.lease.step}[{held.lease.index}] ended.",
             remedy="Drop this task and claim another.",
         )
-
-
-def _inputs_of(ledger: Ledger, job: Job, step: str, index: int) -> Inputs:
-    """What a task takes from upstream, read again from the ledger."""
-    found: dict[str, Output | tuple[Output | None, ...] | None] = {}
-    for edge in job.step(step).edges:
-        outputs = ledger.outputs(job.key, edge.upstream)
-        if edge.kind is EdgeKind.ALL:
-            found[edge.param] = tuple(outputs)
-        else:
-            found[edge.param] = outputs[0 if edge.kind is EdgeKind.ONE else index]
-    return found

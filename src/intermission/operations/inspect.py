@@ -5,6 +5,7 @@ Nothing here changes a ledger or a store.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from intermission.backends.executor.slot import log_name
@@ -15,6 +16,12 @@ from intermission.engine.receipt import peek, receipt_key
 from intermission.model import FINISHED, Event, Reason, Receipt, TaskRow, TaskState
 from intermission.operations.explain import reason, receipts_of
 from intermission.operations.job_lookup import Found
+from intermission.ports.ledger import every_task, output_of
+
+
+def tasks_of(found: Found, states: Collection[TaskState]) -> Iterator[TaskRow]:
+    """A job's tasks that are in one of these states, or all of them."""
+    return every_task(found.ledger, found.row.job.key, states=states)
 
 
 def receipt_of(found: Found, row: TaskRow) -> tuple[Path | None, Receipt] | None:
@@ -24,7 +31,7 @@ def receipt_of(found: Found, row: TaskRow) -> tuple[Path | None, Receipt] | None
     store = found.workspace.open_store()
     receipt = peek(store, row.step, row.key)
     if receipt is None:  # a fan-in that ran without some inputs has another key
-        (output,) = found.ledger.outputs(found.row.job.key, row.step, [row.index])
+        output = output_of(found.ledger, found.row.job.key, row.step, row.index)
         receipt = output and peek(store, row.step, output.task_key)
     if receipt is None:
         return None
@@ -84,7 +91,7 @@ def _why_done(found: Found, row: TaskRow) -> str:
 
 def _others(found: Found, row: TaskRow) -> list[Receipt]:
     """The receipts that other jobs left for the step of a task."""
-    own = {row.key for row in found.ledger.tasks(found.row.job.key, step=row.step)}
+    own = {row.key for row in every_task(found.ledger, found.row.job.key, step=row.step)}
     return receipts_of(found.workspace.open_store(), row.step, besides=own)
 
 
@@ -93,9 +100,9 @@ def _reason_now(found: Found, row: TaskRow) -> str:
     scratch = found.workspace.folder / "scratch"
     plans: dict[str, list[str]] = {}
     for spec in plan_steps(job):
-        outputs = found.ledger.outputs(job.key, spec.name)
-        if outputs and outputs[0] is not None:
-            plans[spec.name] = chunks(output_text(store, outputs[0], scratch))
+        output = output_of(found.ledger, job.key, spec.name)
+        if output is not None:
+            plans[spec.name] = chunks(output_text(store, output, scratch))
     spec = job.step(row.step)
     now = parts(job, spec, Keys(job, plans).upstream(spec, row.chunk))
     return reason(row.chunk, now, _others(found, row))

@@ -13,7 +13,7 @@ from intermission.composition.locations import Location, as_location, location_o
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError, UsageError
 from intermission.model import JobRow, JobState, TaskRow
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_task
 
 PAGE = 1000
 """How many jobs are read at a time."""
@@ -144,11 +144,13 @@ def find_task(found: Found, name: str) -> TaskRow:
     match = _TASK.fullmatch(name)
     steps = {spec.name for spec in found.row.job.steps}
     if match is not None and match["step"] in steps:
-        rows = list(found.ledger.tasks(found.row.job.key, step=match["step"]))
+        rows = list(every_task(found.ledger, found.row.job.key, step=match["step"]))
         if match["index"] is not None:
             rows = [row for row in rows if row.index == int(match["index"])]
     else:
-        rows = [row for row in found.ledger.tasks(found.row.job.key) if row.key.startswith(name)]
+        rows = [
+            row for row in every_task(found.ledger, found.row.job.key) if row.key.startswith(name)
+        ]
     if len(rows) != 1:
         what = f"{len(rows)} tasks are" if rows else "no task is"
         raise UsageError(

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from intermission.model import Event, Groups, Job, StepSpec, TaskRow, TaskState
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_task, output_of
 
 
 class GroupState(StrEnum):
@@ -51,7 +51,7 @@ def _groups(ledger: Ledger, job: Job, spec: StepSpec) -> Iterator[Group]:
     assert spec.groups is not None
     by, size = spec.groups.by, spec.groups.size
     members: dict[str, list[tuple[TaskRow, int]]] = {}
-    for task in ledger.tasks(job.key, step=spec.name):
+    for task in every_task(ledger, job.key, step=spec.name):
         chunk = json.loads(task.chunk or "{}")
         members.setdefault(str(chunk[by]), []).append((task, int(chunk[size]) if size else 1))
     unit = size or "tasks"
@@ -82,10 +82,10 @@ def _state(tasks: Sequence[TaskRow]) -> tuple[GroupState, str | None]:
 
 
 def _skipped(ledger: Ledger, job: Job, groups: Groups) -> list[dict[str, Any]]:
-    outputs = ledger.outputs(job.key, groups.skipped) if groups.skipped else []
-    if not outputs or outputs[0] is None or not outputs[0].result:
+    output = output_of(ledger, job.key, groups.skipped) if groups.skipped else None
+    if output is None or not output.result:
         return []
-    return json.loads(outputs[0].result)["skipped"]
+    return json.loads(output.result)["skipped"]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

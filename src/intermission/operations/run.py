@@ -28,7 +28,7 @@ from intermission.errors import EnvironmentFault, IntermissionError, WorkspaceBu
 from intermission.maintenance.preview import Previews
 from intermission.model import FINISHED, Job, JobRow, JobState, TaskRow, TaskState
 from intermission.pipeline import Pipeline
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_receipt, every_task
 
 FAILURES_SHOWN = 5
 log = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ class _Host:
         if submission.owned is not None and row is not None and row.state is JobState.DONE:
             _clear(submission.workspace)
         if row is not None and row.total(TaskState.FAILED):
-            failed = submission.ledger.tasks(submission.job.key, states=[TaskState.FAILED])
+            failed = every_task(submission.ledger, submission.job.key, states=[TaskState.FAILED])
             run.failures = list(islice(failed, FAILURES_SHOWN))
         self.reporter.closed(run)
         run.ledger = None
@@ -291,7 +291,9 @@ def _publish_all(submission: Submission) -> list[Path | str]:
         return []
     outputs = workspace.open_outputs()
     scratch = workspace.folder / "scratch"
-    done = [(job.step(row.step), row, out) for row, out in submission.ledger.receipts(job.key)]
+    done = [
+        (job.step(row.step), row, out) for row, out in every_receipt(submission.ledger, job.key)
+    ]
     done.sort(key=lambda one: one[0].entrypoints)  # last: it leads to all the others
     has_front = any(spec.entrypoints for spec in job.steps)
     paths: list[Path | str] = []

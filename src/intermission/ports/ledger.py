@@ -9,6 +9,7 @@ the ledger's own clock. Implementations raise `LedgerError` and nothing of their
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Protocol
 
 from intermission.model import (
@@ -24,9 +25,13 @@ from intermission.model import (
     Output,
     Renewal,
     Task,
+    TaskOutput,
     TaskRow,
     TaskState,
 )
+
+PAGE = 1000
+"""As many rows has a page, where nobody says otherwise."""
 
 
 class Ledger(Protocol):
@@ -80,7 +85,8 @@ class Ledger(Protocol):
         True per completion that took effect or had already (a repeat is a no-op), False for
         one whose fence is no longer current. Raises `StalePlans` and changes nothing when a
         completion's `plans` are not the plans done by now. A late completion of an
-        `abandoned` task nobody claimed since is accepted. A plan that runs again replaces
+        `abandoned` task nobody claimed since is accepted, and so is one `by_receipt` of a task
+        that is claimable. A plan that runs again replaces
         the tasks it added before: equal keys stay as they are, the others start afresh.
         """
         ...
@@ -173,22 +179,27 @@ class Ledger(Protocol):
         ...
 
     def tasks(
-        self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
-    ) -> Iterator[TaskRow]:
-        """A job's tasks in the order they were added."""
+        self,
+        job_key: str,
+        *,
+        states: Collection[TaskState] = (),
+        step: str | None = None,
+        after: int = 0,
+        limit: int = PAGE,
+    ) -> list[TaskRow]:
+        """A page of a job's tasks in the order they were added: those with an id above `after`."""
         ...
 
-    def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
-        """A job's done tasks that have artifacts, with what their receipts name."""
+    def receipts(
+        self, job_key: str, *, after: int = 0, limit: int = PAGE
+    ) -> list[tuple[TaskRow, Output]]:
+        """A page of a job's done tasks that have artifacts, with what their receipts name."""
         ...
 
     def outputs(
-        self, job_key: str, step: str, indices: Collection[int] | None = None
-    ) -> list[Output | None]:
-        """The outputs of a step's tasks in chunk order; None where one is not done.
-
-        With `indices`, of the tasks with these alone, in this order.
-        """
+        self, job_key: str, step: str, *, after: int = -1, limit: int = PAGE
+    ) -> list[TaskOutput]:
+        """A page of what a step's tasks made, in chunk order: those with an index above `after`."""
         ...
 
     def deferred(self, token: str) -> Lease | None:
@@ -206,3 +217,56 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Give up the connection; held leases stay held."""
         ...
+
+
+def task_with(ledger: Ledger, job_key: str, task_id: int) -> TaskRow | None:
+    """The task with this id, if the job has it."""
+    page = ledger.tasks(job_key, after=task_id - 1, limit=1)
+    return page[0] if page and page[0].id == task_id else None
+
+
+def every_task(
+    ledger: Ledger,
+    job_key: str,
+    *,
+    states: Collection[TaskState] = (),
+    step: str | None = None,
+) -> Iterator[TaskRow]:
+    """All tasks of a job in the order they were added, read page by page."""
+    after = 0
+    while page := ledger.tasks(job_key, states=states, step=step, after=after):
+        yield from page
+        after = page[-1].id
+
+
+def every_receipt(ledger: Ledger, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
+    """All done tasks of a job that have artifacts, read page by page."""
+    after = 0
+    while page := ledger.receipts(job_key, after=after):
+        yield from page
+        after = page[-1][0].id
+
+
+def output_of(ledger: Ledger, job_key: str, step: str, index: int = 0) -> Output | None:
+    """What one task made; None while it is not done."""
+    page = ledger.outputs(job_key, step, after=index - 1, limit=1)
+    return page[0].output if page and page[0].index == index else None
+
+
+def outputs_at(
+    ledger: Ledger, job_key: str, step: str, indexes: Iterable[int]
+) -> Iterator[TaskOutput]:
+    """What the tasks with these indexes made; those that follow each other in one read."""
+    for _, run in groupby(enumerate(sorted(indexes)), lambda at: at[1] - at[0]):
+        some = [index for _, index in run]
+        for first in range(0, len(some), PAGE):
+            limit = min(PAGE, len(some) - first)
+            yield from ledger.outputs(job_key, step, after=some[first] - 1, limit=limit)
+
+
+def every_output(ledger: Ledger, job_key: str, step: str) -> Iterator[TaskOutput]:
+    """What all tasks of a step made, in chunk order, read page by page."""
+    after = -1
+    while page := ledger.outputs(job_key, step, after=after):
+        yield from page
+        after = page[-1].index

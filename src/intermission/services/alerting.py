@@ -25,7 +25,7 @@ from intermission.composition.uploads import Uploads
 from intermission.errors import AlreadyExists, IntermissionError, UsageError
 from intermission.model import CLAIMABLE, Event, canonical, identity
 from intermission.ports.clock import Clock
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, task_with
 from intermission.ports.store import Store
 from intermission.services.alerts import KINDS, STUCK_HOSTS, Alert, Alerts, Situation, is_refusal
 from intermission.services.health_checks import Queues, WorkerWatch, low_disk, registered, usage_of
@@ -190,9 +190,8 @@ class Follower:
         self._refused[task_id] += 1
         if self._refused[task_id] < STUCK_HOSTS:
             return 0
-        step = (event.task or "").partition("[")[0]
-        rows = ledger.tasks(event.job_key, states=CLAIMABLE, step=step)
-        return next((row.refusals for row in rows if row.id == task_id), 0)
+        row = task_with(ledger, event.job_key, task_id)
+        return row.refusals if row is not None and row.state in CLAIMABLE else 0
 
     def _deliver(self, alert: Alert) -> None:
         """Send until the receiver has it, or for a day. Raises `_Undelivered` when stopped."""

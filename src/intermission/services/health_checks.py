@@ -76,7 +76,7 @@ class Queues:
             looked[job.pipeline] = looked.get(job.pipeline, 0) + 1
             if looked[job.pipeline] > JOBS_MAX:
                 continue
-            task = next(iter(ledger.tasks(job.key, states=_READY)), None)
+            task = next(iter(ledger.tasks(job.key, states=_READY, limit=1)), None)
             if task is not None and paused.isdisjoint(Limit.names(job, job.step(task.step))):
                 yield row, task.name, (task.id, task.fence)
 

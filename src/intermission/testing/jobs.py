@@ -27,7 +27,7 @@ from intermission.model import (
     identity,
 )
 from intermission.pipeline.graph import graph_of
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, output_of
 
 Chunks = Sequence[str]
 Plans = Mapping[str, Chunks]
@@ -166,9 +166,9 @@ def done_plans(ledger: Ledger, made: Job) -> dict[str, Chunks]:
     for spec in made.steps:
         if spec.kind is not StepKind.PLAN:
             continue
-        for output in ledger.outputs(made.key, spec.name):
-            if output is not None:
-                found[spec.name] = chunks_in(output.result)
+        output = output_of(ledger, made.key, spec.name)
+        if output is not None:
+            found[spec.name] = chunks_in(output.result)
     return found
 
 

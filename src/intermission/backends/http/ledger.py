@@ -6,7 +6,7 @@ server answers a repeat as it answered the first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -27,9 +27,11 @@ from intermission.model import (
     Output,
     Renewal,
     Task,
+    TaskOutput,
     TaskRow,
     TaskState,
 )
+from intermission.ports.ledger import PAGE
 
 _RENEW_SHARE = 0.1
 """Of a lease's life: how long one renewal may take, since others wait behind it."""
@@ -161,18 +163,27 @@ class HttpLedger:
         )
 
     def tasks(
-        self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
-    ) -> Iterator[TaskRow]:
-        return iter(self._call(rpc_schema.Tasks(job_key=job_key, states=tuple(states), step=step)))
+        self,
+        job_key: str,
+        *,
+        states: Collection[TaskState] = (),
+        step: str | None = None,
+        after: int = 0,
+        limit: int = PAGE,
+    ) -> list[TaskRow]:
+        asked = {"job_key": job_key, "states": tuple(states), "step": step}
+        return self._call(rpc_schema.Tasks(**asked, after=after, limit=limit))
 
-    def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
-        return iter(self._call(rpc_schema.Receipts(job_key=job_key)))
+    def receipts(
+        self, job_key: str, *, after: int = 0, limit: int = PAGE
+    ) -> list[tuple[TaskRow, Output]]:
+        return self._call(rpc_schema.Receipts(job_key=job_key, after=after, limit=limit))
 
     def outputs(
-        self, job_key: str, step: str, indices: Collection[int] | None = None
-    ) -> list[Output | None]:
-        chosen = None if indices is None else tuple(indices)
-        return self._call(rpc_schema.Outputs(job_key=job_key, step=step, indices=chosen))
+        self, job_key: str, step: str, *, after: int = -1, limit: int = PAGE
+    ) -> list[TaskOutput]:
+        call = rpc_schema.Outputs(job_key=job_key, step=step, after=after, limit=limit)
+        return self._call(call)
 
     def deferred(self, token: str) -> Lease | None:
         return self._call(rpc_schema.Deferred(token=token))

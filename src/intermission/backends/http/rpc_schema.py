@@ -28,6 +28,7 @@ from intermission.model import (
     Output,
     Renewal,
     Task,
+    TaskOutput,
     TaskRow,
     TaskState,
 )
@@ -55,6 +56,7 @@ Label = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1
 Token = Annotated[str, Field(min_length=1, max_length=4096)]
 Prefix = Annotated[str, Field(max_length=200)]
 Number = Annotated[int, Field(ge=0, lt=2**63)]
+PageSize = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(ge=0, le=366 * 24 * 3600)]
 
 
@@ -159,16 +161,21 @@ class Tasks(Call):
     job_key: Prefix
     states: tuple[TaskState, ...] = ()
     step: Prefix | None = None
+    after: Number = 0
+    limit: PageSize = 1000
 
 
 class Receipts(Call):
     job_key: Prefix
+    after: Number = 0
+    limit: PageSize = 1000
 
 
 class Outputs(Call):
     job_key: Prefix
     step: Prefix
-    indices: tuple[Number, ...] | None = None
+    after: Annotated[int, Field(ge=-1, lt=2**63)] = -1
+    limit: PageSize = 1000
 
 
 class Deferred(Call):
@@ -178,7 +185,7 @@ class Deferred(Call):
 class Events(Call):
     after: Number = 0
     job: Prefix | None = None
-    limit: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    limit: PageSize = 1000
 
 
 class Workers(Call):
@@ -221,7 +228,7 @@ METHODS: Mapping[str, Method] = {
         _method(Mark, bool),
         _method(Jobs, list[JobRow], writes=False),
         _method(Receipts, list[tuple[TaskRow, Output]], writes=False),
-        _method(Outputs, list[Output | None], writes=False),
+        _method(Outputs, list[TaskOutput], writes=False),
         _method(Tasks, list[TaskRow], writes=False),
         _method(Submit, bool),
         _method(Retry, int),

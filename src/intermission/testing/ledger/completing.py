@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from intermission.model import Completion, Failure, JobState, Output, TaskState
-from intermission.testing.jobs import completion, fan_job, job, line_job, step, submit
+from intermission.model import (
+    Completion,
+    Failure,
+    Job,
+    JobState,
+    Lease,
+    Limit,
+    Output,
+    TaskState,
+)
+from intermission.testing.jobs import (
+    Chunks,
+    chunks,
+    completion,
+    fan_job,
+    job,
+    line_job,
+    step,
+    submit,
+)
 from intermission.testing.ledger.suite import (
     TTL_S,
     FakeClock,
@@ -16,6 +34,7 @@ from intermission.testing.ledger.suite import (
     finish,
     heartbeat,
     job_row,
+    outputs_of,
     planned,
     row,
     run,
@@ -40,13 +59,51 @@ class Completing(Suite):
         )
         assert done.receipt is not None
         output = Output(lease.key, done.result, done.receipt.files)
-        assert ledger.outputs(made.key, "fetch") == [output]
+        assert outputs_of(ledger, made, "fetch") == [output]
 
     def test_an_adopted_receipt_is_marked(self, ledger: Ledger) -> None:
         made = submit(ledger, line_job())
         lease = take_one(ledger)
         ledger.complete([replace(completion(ledger, made, lease), adopted=True)])
         assert row(ledger, made, "fetch").adopted
+
+    def test_a_task_with_a_receipt_is_done_without_a_lease(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        made = submit(ledger, line_job())
+        ledger.limit(Limit(f"job:{made.key}", paused=True))
+        assert ledger.complete([_by_receipt(ledger, made, "fetch")]) == [True]
+        shown = row(ledger, made, "fetch")
+        assert (shown.state, shown.adopted, shown.attempts) == (TaskState.DONE, True, 0)
+        assert row(ledger, made, "pack").state is TaskState.PENDING
+        assert ledger.complete([_by_receipt(ledger, made, "fetch")]) == [True], "a repeat"
+        assert ledger.complete([_by_receipt(ledger, made, "pack")]) == [True]
+        assert job_row(ledger, made).state is JobState.DONE
+
+    def test_a_receipt_ends_what_is_claimable_and_nothing_else(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        made = submit(ledger, line_job())
+        assert ledger.complete([_by_receipt(ledger, made, "pack")]) == [False], "it is blocked"
+        before = _by_receipt(ledger, made, "fetch")
+        lease = take_one(ledger)
+        assert ledger.complete([before]) == [False], "somebody claimed it since"
+        assert ledger.complete([_by_receipt(ledger, made, "fetch")]) == [False], "it is held"
+        fail(ledger, lease, delay_s=60)
+        assert ledger.complete([_by_receipt(ledger, made, "fetch")]) == [True]
+        ledger.invalidate([lease.task_id], reason="gone")
+        assert ledger.complete([_by_receipt(ledger, made, "fetch")]) == [True]
+        wrong = replace(_by_receipt(ledger, made, "pack"), key="another")
+        assert ledger.complete([wrong]) == [False]
+
+    def test_a_plan_with_a_receipt_adds_its_tasks(self, ledger: Ledger) -> None:
+        made = submit(ledger, fan_job())
+        plan = _by_receipt(ledger, made, "cut", chunks(2))
+        assert ledger.complete([plan]) == [True]
+        assert ledger.complete(
+            [_by_receipt(ledger, made, "hear", index=index) for index in range(2)]
+        ) == [True, True]
+        assert row(ledger, made, "join").state is TaskState.PENDING
 
     def test_what_waited_starts_and_the_job_ends_in_the_same_call(self, ledger: Ledger) -> None:
         made = submit(ledger, line_job())
@@ -74,11 +131,11 @@ class Completing(Suite):
         lease = take_one(ledger)
         done = completion(ledger, made, lease)
         assert ledger.complete([done]) == [True]
-        before = (ledger.events(), list(ledger.tasks(made.key)), ledger.outputs(made.key, "fetch"))
+        before = (ledger.events(), list(ledger.tasks(made.key)), outputs_of(ledger, made, "fetch"))
         clock.advance(9)
         other = replace(done, result='"another"', adopted=True)
         assert ledger.complete([done, other]) == [True, True]
-        after = (ledger.events(), list(ledger.tasks(made.key)), ledger.outputs(made.key, "fetch"))
+        after = (ledger.events(), list(ledger.tasks(made.key)), outputs_of(ledger, made, "fetch"))
         assert after == before
 
     def test_a_repeat_after_the_job_ended_is_still_answered(self, ledger: Ledger) -> None:
@@ -117,7 +174,7 @@ class Completing(Suite):
         assert (ledger.events(), list(ledger.tasks(made.key))) == before
         assert finish(ledger, made, new) == [True]
         assert finish(ledger, made, old) == [False]
-        (output,) = ledger.outputs(made.key, "fetch")
+        (output,) = outputs_of(ledger, made, "fetch")
         assert output is not None
         assert output.result == completion(ledger, made, new).result
 
@@ -185,3 +242,13 @@ class Completing(Suite):
         done = [completion(ledger, one, first), completion(ledger, two, second)]
         assert ledger.complete(done) == [True, True]
         assert [lease.job_key for lease in take(ledger)] == ["one", "two"]
+
+
+def _by_receipt(
+    ledger: Ledger, made: Job, step: str, found: Chunks = (), *, index: int = 0
+) -> Completion:
+    """The end of a task as its row is now, without a lease."""
+    (task,) = [one for one in ledger.tasks(made.key, step=step) if one.index == index]
+    place = made.key, step, index, task.key, task.chunk
+    lease = Lease(task.id, task.fence, task.attempts + 1, *place)
+    return replace(completion(ledger, made, lease, found), adopted=True, by_receipt=True)

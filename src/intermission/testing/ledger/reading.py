@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from intermission.model import Completion, JobState, Output, Source, TaskState
-from intermission.testing.jobs import chunks, completion, fan_job, job, line_job, step, submit
+from intermission.ports.ledger import outputs_at
+from intermission.testing.jobs import (
+    chain_job,
+    chunks,
+    completion,
+    fan_job,
+    job,
+    line_job,
+    step,
+    submit,
+)
 from intermission.testing.ledger.history import all_events
 from intermission.testing.ledger.suite import (
     FakeClock,
@@ -16,6 +27,7 @@ from intermission.testing.ledger.suite import (
     fail,
     finish,
     job_row,
+    outputs_of,
     planned,
     row,
     run,
@@ -131,19 +143,40 @@ class Reading(Suite):
         made = planned(ledger, fan_job(), 12)
         leases = take(ledger)
         finish(ledger, made, *reversed(leases[1:]))
-        outputs = ledger.outputs(made.key, "hear")
+        outputs = outputs_of(ledger, made, "hear")
         assert [output and output.task_key for output in outputs] == [
             None,
             *(lease.key for lease in leases[1:]),
         ]
-        assert ledger.outputs(made.key, "hear", [3, 0, 7, 99]) == [
-            outputs[3],
-            None,
-            outputs[7],
-            None,
-        ]
-        assert ledger.outputs(made.key, "hear", []) == []
-        assert ledger.outputs(made.key, "join") == [None]
+        assert outputs_of(ledger, made, "join") == [None]
+
+    def test_tasks_outputs_and_receipts_come_in_pages(self, ledger: Ledger) -> None:
+        made = planned(ledger, chain_job(), 7)
+        while leases := [one for one in take(ledger) if one.index != 4 or one.step != "sample"]:
+            finish(ledger, made, *leases, files=1)
+        whole = ledger.tasks(made.key)
+        assert len(whole) == 16
+        for size in (1, 3, 16):
+            assert _walk(ledger.tasks, made.key, size, lambda row: row.id) == whole
+            done = [row for row in whole if row.state is TaskState.DONE]
+            some = _walk(
+                lambda key, **page: ledger.tasks(key, states=[TaskState.DONE], **page),
+                made.key,
+                size,
+                lambda row: row.id,
+            )
+            assert some == done
+            receipts = _walk(ledger.receipts, made.key, size, lambda pair: pair[0].id)
+            assert receipts == ledger.receipts(made.key)
+            assert len(receipts) == len(done) - 1, "the plan has none"
+        made_by = ledger.outputs(made.key, "sample")
+        assert [one.index for one in made_by] == list(range(7))
+        assert [one.state for one in made_by if one.output is None] == [TaskState.LEASED]
+        assert ledger.outputs(made.key, "sample", after=2, limit=3) == made_by[3:6]
+        assert ledger.outputs(made.key, "sample", after=6) == []
+        some = outputs_at(ledger, made.key, "sample", [6, 0, 2, 1])
+        assert list(some) == [*made_by[:3], made_by[6]]
+        assert ledger.outputs(made.key, "nobody") == []
 
     def test_unknown_jobs(self, ledger: Ledger) -> None:
         submit(ledger, line_job())
@@ -259,3 +292,14 @@ class Reading(Suite):
         assert take(ledger) == []
         assert ledger.workers() == ["w1"]
         assert finish(ledger, made, lease) == [True]
+
+
+def _walk(
+    read: Callable[..., list[Any]], key: str, size: int, number: Callable[[Any], int]
+) -> list[Any]:
+    """What a read gives page by page."""
+    found: list[Any] = []
+    while page := read(key, after=number(found[-1]) if found else 0, limit=size):
+        assert len(page) <= size
+        found += page
+    return found

@@ -30,6 +30,7 @@ from intermission.testing.ledger.suite import (
     finish,
     heartbeat,
     job_row,
+    outputs_of,
     planned,
     row,
     run,
@@ -166,7 +167,7 @@ class Replanning(Suite):
         assert after["join"].state is B
         assert after["join"].key != before["join"].key
         assert after["join"].fence > before["join"].fence
-        assert ledger.outputs(made.key, "join") == [None]
+        assert outputs_of(ledger, made, "join") == [None]
         assert job_row(ledger, made).state is JobState.RUNNING
         assert run(ledger, made) == ["hear[3]", "join"]
         assert job_row(ledger, made).state is JobState.DONE
@@ -212,7 +213,7 @@ class Replanning(Suite):
             assert (new.state, new.attempts, new.chunk) == (P, 0, chunks(3, salt="other")[n])
             assert new.key != old.key
             assert (new.id != old.id) or (new.fence > old.fence)
-        assert ledger.outputs(made.key, "hear") == [None, None, None]
+        assert outputs_of(ledger, made, "hear") == [None, None, None]
         assert finish(ledger, made, done, running, leased) == [False, False, False]
         assert heartbeat(ledger, running, leased).lost == {running.task_id, leased.task_id}
         assert run(ledger, made) == ["hear[0]", "hear[1]", "hear[2]", "join"]

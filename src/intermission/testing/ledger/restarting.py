@@ -23,6 +23,7 @@ from intermission.testing.ledger.suite import (
     finish,
     heartbeat,
     job_row,
+    outputs_of,
     planned,
     row,
     run,
@@ -205,9 +206,9 @@ class Restarting(Suite):
             "index": B,
         }
         assert row(ledger, made, "index").fence > index.fence
-        assert ledger.outputs(made.key, "index") == [None]
+        assert outputs_of(ledger, made, "index") == [None]
         assert run(ledger, made) == ["sample[0]", "read[0]", "index"]
-        assert None not in ledger.outputs(made.key, "read")
+        assert None not in outputs_of(ledger, made, "read")
 
     def test_a_gap_is_retried_while_its_fan_in_waits_or_runs(self, ledger: Ledger) -> None:
         for key, claimed in (("waits", False), ("runs", True)):
@@ -238,7 +239,7 @@ class Restarting(Suite):
             assert (now.attempts, now.state) == (0, task.state)
             assert now.fence > old.fence
         assert states_of(ledger, made)["read[0]"] is D
-        assert ledger.outputs(made.key, "index") == [None]
+        assert outputs_of(ledger, made, "index") == [None]
         assert job_row(ledger, made).state is JobState.RUNNING
         assert run(ledger, made) == ["sample[1]", "read[1]", "index"]
         assert job_row(ledger, made).state is JobState.DONE

@@ -23,6 +23,7 @@ from intermission.testing.ledger.suite import (
     fail,
     finish,
     job_row,
+    outputs_of,
     planned,
     row,
     run,
@@ -60,7 +61,7 @@ class Skipping(Suite):
         assert join.inputs == {"hear": heard}
         finish(ledger, made, join)
         assert job_row(ledger, made).state is JobState.DONE
-        assert ledger.outputs(made.key, "hear") == list(heard)
+        assert outputs_of(ledger, made, "hear") == list(heard)
 
     def test_a_gap_that_comes_last_lets_the_fan_in_start(self, ledger: Ledger) -> None:
         made = planned(ledger, fan_job(skippable=True), 2)

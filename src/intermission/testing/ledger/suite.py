@@ -13,6 +13,7 @@ from intermission.model import (
     Job,
     JobRow,
     Lease,
+    Output,
     Renewal,
     TaskRow,
     TaskState,
@@ -37,6 +38,7 @@ __all__ = [
     "finish",
     "heartbeat",
     "job_row",
+    "outputs_of",
     "planned",
     "row",
     "run",
@@ -148,6 +150,11 @@ def row(ledger: Ledger, made: Job, name: str) -> TaskRow:
     """A task by its display name."""
     (found,) = [task for task in ledger.tasks(made.key) if task.name == name]
     return found
+
+
+def outputs_of(ledger: Ledger, made: Job, step: str) -> list[Output | None]:
+    """What the tasks of a step made, in chunk order; None for one that is not done."""
+    return [one.output for one in ledger.outputs(made.key, step)]
 
 
 def job_row(ledger: Ledger, made: Job) -> JobRow:

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from intermission.errors import StalePlans
-from intermission.model import FINISHED, HELD, Completion, Lease, StepKind, TaskState
+from intermission.model import CLAIMABLE, FINISHED, HELD, Completion, Lease, StepKind, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import (
@@ -117,6 +117,10 @@ class Machine(RuleBasedStateMachine):
         return among[picked // 4 % len(among)]
 
     def is_held(self, one: Lease | Completion) -> bool:
+        """Whether whoever has this may still decide about the task."""
+        if isinstance(one, Completion) and one.by_receipt:
+            row = self.oracle.rows.get(one.task_id)
+            return row is not None and row.fence == one.fence and row.state in CLAIMABLE
         return self.oracle.holds(one.task_id, one.fence)
 
     def key(self, picked: int) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import hypothesis.strategies as st
 
-from intermission.model import HELD, Failure, Heartbeat, JobState, TaskState
+from intermission.model import CLAIMABLE, HELD, Failure, Heartbeat, JobState, Lease, TaskState
+from intermission.testing.jobs import chunks, completion
 from intermission.testing.machine.base import (
     RECENT,
     TTL_S,
@@ -49,6 +51,22 @@ class Workers(Machine):
     def finish(self, some: list[int], count: int) -> None:
         """Workers finish and say so at once."""
         self.complete(self.completions(self.pick_some(some), count))
+
+    @step(pick=picks, count=st.integers(0, 3))
+    def adopt(self, pick: int, count: int) -> None:
+        """Somebody finds a receipt: the task is done, if nobody has it; now or a little later."""
+        rows = [row for row in self.oracle.rows.values() if pick % 8 == 0 or row.state in CLAIMABLE]
+        if not rows:
+            return self.proceed(pick)
+        row = rows[pick // 8 % len(rows)]
+        seen = self.oracle.job_of(row.id)
+        assert seen is not None
+        place = seen.job.key, row.step, row.index, row.key, row.chunk
+        lease = Lease(row.id, row.fence, row.attempts + 1, *place)
+        done = completion(self.ledger, seen.job, lease, chunks(count), files=count % 2)
+        self.prepared.append(replace(done, adopted=True, by_receipt=True))
+        if pick % 3:
+            self.complete(self.prepared[-1:])
 
     @step(pick=picks, permanent=st.booleans(), delay_s=st.sampled_from([0.0, 5.0, 300.0]))
     def fail(self, pick: int, permanent: bool, delay_s: float) -> None:

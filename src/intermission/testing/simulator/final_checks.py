@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from intermission.engine.receipt import receipt_key
 from intermission.maintenance.gc import collect
 from intermission.model import Output, Receipt, TaskState
+from intermission.ports.ledger import every_output
 from intermission.testing.ledger.history import check_history
 from intermission.testing.simulator.audit import Violation
 from intermission.testing.simulator.maintenance_actor import GRACE_S
@@ -23,8 +24,9 @@ def check_end(world: World, expected: Results | None) -> Results:
     results: dict[str, tuple[str, Mapping[str, bytes]]] = {}
     for spec in world.job.steps:
         rows = sorted(ledger.tasks(world.job.key, step=spec.name), key=lambda row: row.index)
-        outputs = ledger.outputs(world.job.key, spec.name)
-        for row, output in zip(rows, outputs, strict=True):
+        outputs = every_output(ledger, world.job.key, spec.name)
+        for row, one in zip(rows, outputs, strict=True):
+            output = one.output
             if output is None:
                 if not spec.skippable or row.state is not TaskState.FAILED:
                     raise Violation(f"{row.name} is {row.state} in a job that is done")

@@ -12,7 +12,7 @@ GRACE_S = 2 * LEASE_TTL_S
 
 class Rebuilder(Process):
     def body(self) -> None:
-        rebuild(self.ledger, self.store, self.world.scratch, self.name)
+        rebuild(self.ledger, self.store, self.world.scratch)
 
 
 class Collector(Process):

@@ -24,6 +24,7 @@ from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionE
 from intermission.maintenance.rebuild import remember_job
 from intermission.maintenance.verify import verify
 from intermission.model import Completion, JobState, Lease
+from intermission.ports.ledger import every_receipt
 from intermission.ports.slot_protocol import (
     Completed,
     CorruptInput,
@@ -151,7 +152,7 @@ class Worker(Process):
 
     def _publish_all(self) -> None:
         world, job = self.world, self.world.job
-        for row, output in self.ledger.receipts(job.key):
+        for row, output in every_receipt(self.ledger, job.key):
             spec = job.step(row.step)
             if spec.publish is not None:
                 publish(

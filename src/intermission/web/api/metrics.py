@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from intermission.model import CLAIMABLE, HELD, Event, Job, JobState, Reason, StepKind, TaskState
 from intermission.ports.clock import Clock
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, output_of
 from intermission.services.supervisor import Supervisor
 from intermission.web.api.event_log_reader import PAGE
 from intermission.web.problems import RETRY_AFTER_S, Problem, documented
@@ -214,7 +214,7 @@ class Metrics:
         A task that is added ready to start leaves no event of its own: it came with its job, or
         with the end of its plan.
         """
-        row = next(iter(ledger.tasks(key, states=_READY)), None)
+        row = next(iter(ledger.tasks(key, states=_READY, limit=1)), None)
         if row is None:
             return None
         plan = known.job.step(row.step).plan
@@ -227,11 +227,11 @@ def _media_s(ledger: Ledger, job: Job) -> float:
     for spec in job.steps:
         if not spec.reads_source or spec.kind is not StepKind.SINGLE:
             continue
-        for output in ledger.outputs(job.key, spec.name):
-            result = json.loads(output.result) if output and output.result else None
-            told_ms = result.get("duration_ms") if isinstance(result, dict) else None
-            if isinstance(told_ms, int | float) and told_ms >= 0:
-                return told_ms / 1000
+        output = output_of(ledger, job.key, spec.name)
+        result = json.loads(output.result) if output and output.result else None
+        told_ms = result.get("duration_ms") if isinstance(result, dict) else None
+        if isinstance(told_ms, int | float) and told_ms >= 0:
+            return told_ms / 1000
     return 0.0
 
 

@@ -28,6 +28,7 @@ from intermission.engine.publish import published_name
 from intermission.errors import CorruptArtifact
 from intermission.model import FileRef, JobRow, JobState
 from intermission.pipeline.context import RESULT_NAME
+from intermission.ports.ledger import every_receipt
 from intermission.ports.store import Store
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.problems import Problem, documented
@@ -234,7 +235,7 @@ class _Known:
 
     def _read(self, row: JobRow) -> Outputs:
         found: dict[str, tuple[str, FileRef]] = {}
-        for task, output in self._fleet.ledger.receipts(row.job.key):
+        for task, output in every_receipt(self._fleet.ledger, row.job.key):
             spec = row.job.step(task.step)
             if spec.publish is None or spec.entrypoints:  # they lead to the same files
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import dropwhile
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -32,19 +31,17 @@ def tasks_router(fleet: Fleet) -> APIRouter:
         if step is not None and step not in {spec.name for spec in job.steps}:
             return TaskPage(tasks=[], next=None)
         after = int(cursor or 0)
-        rows = fleet.ledger.tasks(key, states=state, step=step)
-        shown, cursor = page(
-            dropwhile(lambda row: row.id <= after, rows), lambda row: row.id, limit
-        )
+        rows = fleet.ledger.tasks(key, states=state, step=step, after=after, limit=limit + 1)
+        shown, cursor = page(rows, lambda row: row.id, limit)
         return TaskPage(tasks=[TaskDocument.of(row) for row in shown], next=cursor)
 
     @router.get("/jobs/{key}/tasks/{id}", operation_id="getTask")
     def task(key: JobKey, id: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> TaskDocument:
         """Show one task by its number in the ledger."""
         job_row(fleet.ledger, key)
-        for row in fleet.ledger.tasks(key):
-            if row.id == id:
-                return TaskDocument.of(row)
+        row = next(iter(fleet.ledger.tasks(key, after=id - 1, limit=1)), None)
+        if row is not None and row.id == id:
+            return TaskDocument.of(row)
         raise Problem(
             404,
             "No such task",

@@ -37,6 +37,7 @@ from intermission.model import (
     TaskState,
     canonical,
 )
+from intermission.ports.ledger import task_with
 
 _UNFINISHED_OR_DONE = [*CLAIMABLE, *HELD, TaskState.DONE]
 _INPUT_LOST = "an input was lost", Reason.INPUT_LOST
@@ -332,7 +333,8 @@ class PostgresLedger(Claims):
         spoiled: list[TaskRow] = []
         for job_id, ids in changed.items():
             self._restart(job_id, bool(ids))
-            spoiled += [row for row in self.tasks(self._job(job_id).key) if row.id in ids]
+            found = (task_with(self, self._job(job_id).key, id) for id in sorted(ids))
+            spoiled += [row for row in found if row is not None]
         return spoiled
 
     def delete(self, job_key: str) -> bool:
@@ -386,6 +388,7 @@ def _ends(done: Sequence[Completion]) -> dict[str, list[Any]]:
         "files": files,
         "adopted": [one.adopted for one in done],
         "keys": [one.key for one in done],
+        "by_receipt": [one.by_receipt for one in done],
     }
 
 

@@ -276,8 +276,9 @@ WHERE t.id = ANY(%(ids)s::bigint[]);
 -- name: complete
 WITH ended AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[], %(results)s::text[],
-            %(receipts)s::text[], %(files)s::text[], %(adopted)s::boolean[], %(keys)s::text[])
-        AS e (id, fence, result, receipt, files, adopted, key)
+            %(receipts)s::text[], %(files)s::text[], %(adopted)s::boolean[], %(keys)s::text[],
+            %(by_receipt)s::boolean[])
+        AS e (id, fence, result, receipt, files, adopted, key, by_receipt)
 ), locked AS MATERIALIZED (
     SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 )
@@ -287,7 +288,9 @@ SET state = 'done', result = e.result, receipt = e.receipt, files = e.files, ado
     code = NULL, message = NULL, ended_ms = %(now_ms)s, updated_ms = %(now_ms)s
 FROM ended AS e
 WHERE t.id = e.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = e.fence
-  AND t.key = coalesce(e.key, t.key) AND t.state IN ('leased', 'running', 'abandoned')
+  AND t.key = coalesce(e.key, t.key) AND CASE WHEN e.by_receipt
+    THEN t.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+    ELSE t.state IN ('leased', 'running', 'abandoned') END
 RETURNING t.id, t.fence, t.job_id, t.step, t.idx;
 
 -- name: fail
@@ -596,6 +599,16 @@ FROM unnest(%(jobs)s::bigint[], %(steps)s::integer[], %(indexes)s::integer[])
     AS w (job_id, step, idx)
 JOIN intermission.tasks AS t ON t.job_id = w.job_id AND t.step = w.step AND t.idx = w.idx;
 
+-- name: outputs
+SELECT t.idx, t.state, coalesce(t.receipt, t.key), t.result, t.files
+FROM intermission.jobs AS j
+JOIN intermission.steps AS s ON s.job_id = j.id AND s.name = %(step)s
+CROSS JOIN LATERAL (
+    SELECT * FROM intermission.tasks AS t
+    WHERE t.job_id = j.id AND t.step = s.no AND t.idx > %(after)s ORDER BY t.idx LIMIT %(limit)s
+) AS t
+WHERE j.key = %(job)s ORDER BY t.idx;
+
 -- name: outputs_of_step
 SELECT state, coalesce(receipt, key), result, files FROM intermission.tasks
 WHERE job_id = %(job)s AND step = %(step)s ORDER BY idx;
@@ -656,29 +669,23 @@ t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, t.p
 t.message, t.adopted, t.started_ms, t.ended_ms, t.code, t.lost, t.refusals, t.ready_s,
 t.ready_s - {now_s}
 
--- name: chosen_tasks
-FROM intermission.tasks AS t
-WHERE t.job_id = %(job)s AND (%(step)s::integer IS NULL OR t.step = %(step)s)
-  AND (%(states)s::text[] IS NULL OR t.state = ANY(%(states)s::text[]))
-
 -- name: tasks
-SELECT {task_columns} {chosen_tasks} AND (%(ids)s::bigint[] IS NULL OR t.id = ANY(%(ids)s::bigint[]))
-ORDER BY t.id + 0 LIMIT %(limit)s; -- not along the primary key, through every job
+SELECT {task_columns} FROM intermission.tasks AS t
+WHERE t.job_id = %(job)s AND t.id > %(after)s AND (%(step)s::integer IS NULL OR t.step = %(step)s)
+  AND (%(states)s::text[] IS NULL OR t.state = ANY(%(states)s::text[]))
+ORDER BY t.id LIMIT %(limit)s;
 
--- name: tasks_ids
-SELECT t.id {chosen_tasks} ORDER BY t.id;
-
--- name: chosen_receipts
-FROM intermission.tasks AS t
-WHERE t.job_id = %(job)s AND t.files IS NOT NULL AND t.state = 'done'
+-- name: tasks_in_states
+-- Few are in any state but `done`: they are found by the index of their state, and sorted.
+SELECT {task_columns} FROM intermission.tasks AS t
+WHERE t.job_id = %(job)s AND t.id + 0 > %(after)s
+  AND (%(step)s::integer IS NULL OR t.step = %(step)s) AND t.state = ANY(%(states)s::text[])
+ORDER BY t.id + 0 LIMIT %(limit)s;
 
 -- name: receipts
-SELECT {task_columns}, coalesce(t.receipt, t.key), t.result, t.files {chosen_receipts}
-  AND (%(ids)s::bigint[] IS NULL OR t.id = ANY(%(ids)s::bigint[]))
-ORDER BY t.id + 0 LIMIT %(limit)s; -- not along the primary key, through every job
-
--- name: receipts_ids
-SELECT t.id {chosen_receipts} ORDER BY t.id;
+SELECT {task_columns}, coalesce(t.receipt, t.key), t.result, t.files FROM intermission.tasks AS t
+WHERE t.job_id = %(job)s AND t.id > %(after)s AND t.files IS NOT NULL AND t.state = 'done'
+ORDER BY t.id LIMIT %(limit)s;
 
 -- name: deferred
 SELECT job_id, id, fence, attempts + 1, step, idx, key, chunk, lost FROM intermission.tasks

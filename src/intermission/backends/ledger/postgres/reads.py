@@ -1,10 +1,10 @@
-"""The reading half of the PostgreSQL ledger. Long lists come in pages, each a read of its own."""
+"""The reading half of the PostgreSQL ledger."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from intermission.backends.ledger.postgres.transactions import Row, Transactions
@@ -18,11 +18,12 @@ from intermission.model import (
     JobState,
     Lease,
     Output,
+    TaskOutput,
     TaskRow,
     TaskState,
 )
+from intermission.ports.ledger import PAGE
 
-PAGE = 2000
 JOBS_KEPT = 10_000
 """Of so many jobs the specs are kept, so that they need not be read and parsed again."""
 ID_MAX = 2**63 - 1
@@ -105,39 +106,39 @@ class Reads(Transactions):
         return JobRow(id, job, JobState(state), created_ms, updated_ms, reason, counts)
 
     def tasks(
-        self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
-    ) -> Iterator[TaskRow]:
+        self,
+        job_key: str,
+        *,
+        states: Collection[TaskState] = (),
+        step: str | None = None,
+        after: int = 0,
+        limit: int = PAGE,
+    ) -> list[TaskRow]:
         id = self._id(job_key)
         if id is None:
-            return
-        values = {
-            "job": id,
-            "step": None if step is None else self._numbers(id)[step],
-            "states": list(states) or None,
-        }
-        for rows in self._pages("tasks", values):
-            for row in rows:
-                yield self._task_row(id, row)
+            return []
+        name = "tasks_in_states" if states and TaskState.DONE not in states else "tasks"
+        rows = self._rows(
+            name,
+            job=id,
+            step=None if step is None else self._numbers(id)[step],
+            states=list(states) or None,
+            after=after,
+            limit=limit,
+        )
+        return [self._task_row(id, row) for row in rows]
 
-    def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
+    def receipts(
+        self, job_key: str, *, after: int = 0, limit: int = PAGE
+    ) -> list[tuple[TaskRow, Output]]:
         id = self._id(job_key)
         if id is None:
-            return
-        for rows in self._pages("receipts", {"job": id}):
-            for row in rows:
-                output = _output("done", *row[_TASK_COLUMNS:])
-                assert output is not None
-                yield self._task_row(id, row), output
-
-    def _pages(self, name: str, values: dict[str, Any]) -> Iterator[list[Row]]:
-        """All at once if they are few; else the ids first, and then so many at a time."""
-        rows = self._rows(name, **values, ids=None, limit=PAGE + 1)
-        if len(rows) <= PAGE:
-            yield rows
-            return
-        ids = [id for (id,) in self._rows(f"{name}_ids", **values)]
-        for first in range(0, len(ids), PAGE):
-            yield self._rows(name, **values, ids=ids[first : first + PAGE], limit=None)
+            return []
+        return [
+            (self._task_row(id, row), output)
+            for row in self._rows("receipts", job=id, after=after, limit=limit)
+            if (output := _output("done", *row[_TASK_COLUMNS:])) is not None
+        ]
 
     def _task_row(self, job_id: int, row: Row) -> TaskRow:
         id, step, index, key, chunk, state, attempts, fence, worker = row[:9]
@@ -171,16 +172,14 @@ class Reads(Transactions):
         )
 
     def outputs(
-        self, job_key: str, step: str, indices: Collection[int] | None = None
-    ) -> list[Output | None]:
-        id = self._id(job_key)
-        if id is None:
-            return []
-        number = self._numbers(id)[step]
-        if indices is None:
-            return self._outputs(id, number)
-        found = self._outputs_of_tasks((id, number, index) for index in indices)
-        return [found.get((id, number, index)) for index in indices]
+        self, job_key: str, step: str, *, after: int = -1, limit: int = PAGE
+    ) -> list[TaskOutput]:
+        return [
+            TaskOutput(index, TaskState(state), _output(state, *rest))
+            for index, state, *rest in self._rows(
+                "outputs", job=job_key, step=step, after=after, limit=limit
+            )
+        ]
 
     def deferred(self, token: str) -> Lease | None:
         leases = self._leases(self._rows("deferred", token=token))
@@ -264,16 +263,12 @@ class Reads(Transactions):
                 else:
                     at = index if edge.kind is EdgeKind.SAME else 0
                     places.add((job_id, upstream, at))
-        single = self._outputs_of_tasks(places)
+        single: dict[Location, Output | None] = {}
+        if places:
+            jobs, steps, indexes = (list(column) for column in zip(*places, strict=True))
+            found = self._rows("outputs_of_tasks", jobs=jobs, steps=steps, indexes=indexes)
+            single = {row[:3]: _output(*row[3:]) for row in found}
         return single, {place: tuple(self._outputs(*place)) for place in fan_ins}
-
-    def _outputs_of_tasks(self, places: Iterable[Location]) -> dict[Location, Output | None]:
-        columns = [list(column) for column in zip(*places, strict=True)]
-        if not columns:
-            return {}
-        jobs, steps, indexes = columns
-        found = self._rows("outputs_of_tasks", jobs=jobs, steps=steps, indexes=indexes)
-        return {row[:3]: _output(*row[3:]) for row in found}
 
     def _outputs(self, job_id: int, step: int) -> list[Output | None]:
         return [_output(*row) for row in self._rows("outputs_of_step", job=job_id, step=step)]

@@ -45,8 +45,10 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
+from intermission.ports.ledger import task_with
 
 _UNFINISHED_OR_DONE = json.dumps([*CLAIMABLE, *HELD, TaskState.DONE])
+_LATE = HELD | {TaskState.ABANDONED}
 _EVER_MS = 2**62
 SWEEP_JOBS = 50
 """So many active jobs are looked at again by each rescue, in case something was missed."""
@@ -261,7 +263,9 @@ class SqliteLedger(Deletion):
         ended = [
             (row, one)
             for row in found
-            if (one := expected.get(row[:2])) is not None and one.key in (None, row[-1])
+            if (one := expected.get(row[:2])) is not None
+            and one.key in (None, row[-1])
+            and row[4] in (CLAIMABLE if one.by_receipt else _LATE)
         ]
         self._end([one for _, one in ended], now_ms)
         rows = [row for row, _ in ended]
@@ -445,7 +449,8 @@ class SqliteLedger(Deletion):
             spoiled: list[TaskRow] = []
             for job_id, ids in changed.items():
                 self._restart(job_id, bool(ids))
-                spoiled += [row for row in self.tasks(self._job(job_id).key) if row.id in ids]
+                found = (task_with(self, self._job(job_id).key, id) for id in sorted(ids))
+                spoiled += [row for row in found if row is not None]
             return spoiled
 
     def mark(self, job_key: str, state: JobState, *, reason: str | None = None) -> bool:

@@ -202,7 +202,7 @@ WHERE t.id = ?;
 -- name: can_end
 SELECT id, fence, job_id, step, state, worker, NULL, idx, key FROM tasks
 WHERE id BETWEEN :first AND :last
-  AND (state = 'leased' OR state = 'running' OR state = 'abandoned');
+  AND state NOT IN ('blocked', 'done', 'failed', 'cancelled');
 
 -- name: complete
 WITH ended (id, result, receipt, files, adopted) AS (VALUES (?, ?, ?, ?, ?) ...)
@@ -399,6 +399,13 @@ AND step IN (SELECT value FROM json_each(:plans));
 -- name: output_of
 SELECT state, coalesce(receipt, key), result, files FROM tasks
 WHERE job_id = ? AND step = ? AND idx = ?;
+
+-- name: outputs
+SELECT t.idx, t.state, coalesce(t.receipt, t.key), t.result, t.files
+FROM jobs AS j
+CROSS JOIN steps AS s ON s.job_id = j.id AND s.name = :step
+CROSS JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no AND t.idx > :after
+WHERE j.key = :job ORDER BY t.idx LIMIT :limit;
 
 -- name: outputs_of
 SELECT state, coalesce(receipt, key), result, files FROM tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ from intermission.model import (
     JobState,
     Lease,
     Output,
+    TaskOutput,
     TaskRow,
     TaskState,
 )
 from intermission.ports.clock import Clock, SystemClock
+from intermission.ports.ledger import PAGE
 
 _TASK = (
     "SELECT t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, "
@@ -110,22 +112,31 @@ class Reads:
         return JobRow(id, job, JobState(state), created_ms, updated_ms, reason, counts)
 
     def tasks(
-        self, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
-    ) -> Iterator[TaskRow]:
+        self,
+        job_key: str,
+        *,
+        states: Collection[TaskState] = (),
+        step: str | None = None,
+        after: int = 0,
+        limit: int = PAGE,
+    ) -> list[TaskRow]:
         id = self._id(job_key)
         if id is None:
-            return
-        where, values = "WHERE t.job_id = ?", [id]
+            return []
+        # Few are in any state but `done`: they are found by the index of their state, and sorted.
+        by_state = bool(states) and TaskState.DONE not in states
+        index, order = ("", "+t.id") if by_state else ("INDEXED BY tasks_of_job", "t.id")
+        where, values = f"WHERE t.job_id = ? AND {order} > ?", [id, after]
         if step is not None:
-            where += " AND t.step = ?"
+            where += " AND t.step = ?" if by_state else " AND +t.step = ?"
             values.append(self._numbers(id)[step])
         if states:
             # Spelt as the partial indices spell it, or they would not be used.
             terms = (f"t.state = '{state}'" for state in TaskState if state in states)
             where += f" AND ({' OR '.join(terms)})"
         with translated(self.path):
-            for row in self._db.execute(f"{_TASK} {where} ORDER BY t.id", values):
-                yield self._task_row(id, row)
+            sql = f"{_TASK} {index} {where} ORDER BY {order} LIMIT ?"
+            return [self._task_row(id, row) for row in self._db.execute(sql, (*values, limit))]
 
     def _task_row(self, job_id: int, row: tuple[Any, ...]) -> TaskRow:
         id, step, index, key, chunk, state, attempts, fence, worker = row[:9]
@@ -155,30 +166,34 @@ class Reads:
             refusals=refusals,
         )
 
-    def receipts(self, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
-        id = self._id(job_key)
-        if id is None:
-            return
-        select = _TASK.replace("FROM", ", coalesce(t.receipt, t.key), t.result, t.files FROM")
-        with translated(self.path):
-            for row in self._db.execute(
-                f"{select} WHERE t.job_id = ? AND t.files IS NOT NULL AND t.state = 'done' "
-                "ORDER BY t.id",
-                (id,),
-            ):
-                yield self._task_row(id, row[:19]), _output("done", *row[19:])  # type: ignore[misc]
-
-    def outputs(
-        self, job_key: str, step: str, indices: Collection[int] | None = None
-    ) -> list[Output | None]:
+    def receipts(
+        self, job_key: str, *, after: int = 0, limit: int = PAGE
+    ) -> list[tuple[TaskRow, Output]]:
         id = self._id(job_key)
         if id is None:
             return []
+        select = _TASK.replace("FROM", ", coalesce(t.receipt, t.key), t.result, t.files FROM")
+        sql = (
+            f"{select} INDEXED BY tasks_with_files WHERE t.job_id = ? AND t.id > ? "
+            "AND t.files IS NOT NULL AND t.state = 'done' ORDER BY t.id LIMIT ?"
+        )
         with translated(self.path):
-            number = self._numbers(id)[step]
-            if indices is None:
-                return self._outputs(id, number)
-            return [self._output(id, number, index) for index in indices]
+            return [
+                (self._task_row(id, row[:19]), output)
+                for row in self._db.execute(sql, (id, after, limit))
+                if (output := _output("done", *row[19:])) is not None
+            ]
+
+    def outputs(
+        self, job_key: str, step: str, *, after: int = -1, limit: int = PAGE
+    ) -> list[TaskOutput]:
+        values = {"job": job_key, "step": step, "after": after, "limit": limit}
+        with translated(self.path):
+            rows = self._db.execute(SQL["outputs"], values)
+            return [
+                TaskOutput(index, TaskState(state), _output(state, *rest))
+                for index, state, *rest in rows
+            ]
 
     def deferred(self, token: str) -> Lease | None:
         with translated(self.path):

@@ -126,6 +126,7 @@ CREATE INDEX tasks_held ON intermission.tasks (job_id, step, (id + 0))
     WHERE state IN ('leased', 'running');
 CREATE INDEX tasks_stopped ON intermission.tasks (job_id, step, (id + 0))
     WHERE state IN ('failed', 'cancelled');
+CREATE INDEX tasks_of_job ON intermission.tasks (job_id, id); -- for lists in pages
 CREATE INDEX tasks_with_files ON intermission.tasks (job_id, id) WHERE files IS NOT NULL;
 CREATE INDEX tasks_deferred ON intermission.tasks (token) WHERE token IS NOT NULL;
 
@@ -184,15 +185,15 @@ CREATE TABLE intermission.events (
     CONSTRAINT legal_task_transition CHECK (task_id IS NULL
         OR progress IS NOT NULL AND was = 'running' AND now = 'running' OR CASE was
         WHEN 'blocked' THEN now IN ('pending', 'cancelled')
-        WHEN 'pending' THEN now IN ('leased', 'cancelled', 'blocked')
+        WHEN 'pending' THEN now IN ('leased', 'done', 'cancelled', 'blocked')
         WHEN 'leased' THEN now IN
             ('running', 'done', 'retrying', 'failed', 'abandoned', 'cancelled', 'blocked')
         WHEN 'running' THEN now IN
             ('done', 'retrying', 'failed', 'abandoned', 'cancelled', 'blocked')
-        WHEN 'retrying' THEN now IN ('leased', 'cancelled', 'blocked', 'pending')
+        WHEN 'retrying' THEN now IN ('leased', 'done', 'cancelled', 'blocked', 'pending')
         WHEN 'abandoned' THEN now IN
             ('leased', 'running', 'done', 'retrying', 'failed', 'cancelled', 'blocked')
-        WHEN 'corrupt' THEN now IN ('leased', 'cancelled', 'blocked')
+        WHEN 'corrupt' THEN now IN ('leased', 'done', 'cancelled', 'blocked')
         WHEN 'done' THEN now IN ('corrupt', 'blocked')
         WHEN 'failed' THEN now IN ('pending', 'blocked')
         WHEN 'cancelled' THEN now IN ('pending', 'blocked')

@@ -139,6 +139,7 @@ CREATE INDEX tasks_held ON tasks (job_id, step)
     WHERE state = 'leased' OR state = 'running';
 CREATE INDEX tasks_stopped ON tasks (job_id, step)
     WHERE state = 'failed' OR state = 'cancelled';
+CREATE INDEX tasks_of_job ON tasks (job_id, id); -- for lists in pages
 CREATE INDEX tasks_with_files ON tasks (job_id, id) WHERE files IS NOT NULL;
 CREATE INDEX tasks_deferred ON tasks (token) WHERE token IS NOT NULL;
 
