@@ -126,7 +126,9 @@ class Machine:
     def _live(self) -> None:
         place = Workspace(self.world.folder / self.name, lambda: self, None, _no_ledger)  # type: ignore[arg-type]
         while True:
-            self.owned = Ownership(place, self.name, on_lost=_ignore, clock=self.clock)
+            # More often than in earnest, so that uploads meet everything that can happen.
+            how: dict[str, Any] = {"on_lost": _ignore, "clock": self.clock, "push_every_s": 5.0}
+            self.owned = Ownership(place, self.name, **how)
             with suppress(WorkspaceBusy, LockLost, StoreError):
                 self.owned.open()
                 self._work(self.owned)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from owners import FAULTS, Broken, TextLedger, World
 
-from intermission.backends.ledger.object_ledger import replica
+from intermission.backends.ledger.object_ledger import Ownership, replica
 from intermission.backends.ledger.object_ledger.lock import LOCK_KEY, Lock, LockRecord
 from intermission.backends.ledger.object_ledger.replica import LedgerCopy
 from intermission.backends.store.local import LocalStore
@@ -187,17 +187,20 @@ def monotonous(self: LockRecord) -> bytes:
     return WRITE(replace(self, heartbeat=0))
 
 
-def unfenced(self: LedgerCopy, stamp: str, confirm: Callable[[], None]) -> None:
+def unfenced(self: LedgerCopy, stamp: str) -> None:
     """Trusts its lock, and writes the ledger only when it has something to say."""
     self._stamp = stamp
     self.path.parent.mkdir(parents=True, exist_ok=True)
-    found = self._store.stat(replica.LEDGER_NAME)
-    self._version = None if found is None else found.version
-    self._snapshots = self._kept() or self._fetched()
+    version = self._stored()
+    self._snapshots = self._kept(version) or self._fetched(version)
     self._revision = self._snapshots.revision()
 
 
-def careless(self: LedgerCopy) -> Any:
+def trusting(self: Ownership) -> None:
+    """Uploads without asking whether the lock is still its own."""
+
+
+def careless(self: LedgerCopy, version: str | None) -> Any:
     """Keeps this machine's ledger, whatever was uploaded since."""
     return TextLedger(self.path) if self.path.exists() else None
 
@@ -216,6 +219,7 @@ CANARIES = [
     (Lock, "_settle", hasty),
     (LedgerCopy, "open", unfenced),
     (LedgerCopy, "_kept", careless),
+    (Ownership, "_renew", trusting),
     (LockRecord, "from_json", quick),
     (LockRecord, "to_json", monotonous),
 ]

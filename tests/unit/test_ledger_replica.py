@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -22,22 +22,22 @@ from intermission.testing.jobs import job, step, submit
 class Machine:
     """A cache folder, and the copy of the owner that works there."""
 
-    def __init__(self, store: FlakyStore, folder: Path) -> None:
-        self.store = store
-        self.folder = folder
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.folder = world.folder / name
         self.generation = 0
-        self.confirmed = 0
-        self.copy = LedgerCopy(store, folder)
+        self.copy = self._new_copy()
 
     def open(self) -> LedgerCopy:
         self.copy.close()
         self.generation += 1
-        self.copy = LedgerCopy(self.store, self.folder)
-        self.copy.open(f"{self.folder.name}-{self.generation}", self._confirm)
+        self.copy = self._new_copy()
+        self.world.owner = self
+        self.copy.open(f"{self.folder.name}-{self.generation}")
         return self.copy
 
-    def _confirm(self) -> None:
-        self.confirmed += 1
+    def _new_copy(self) -> LedgerCopy:
+        return LedgerCopy(self.world.store, self.folder, lambda: self.world.confirm(self))
 
     def submit(self, key: str) -> None:
         ledger = SqliteLedger(self.copy.path)
@@ -63,10 +63,22 @@ class World:
         self.folder = folder
         self.store = FlakyStore(FakeClock())
         self.machines: list[Machine] = []
+        self.owner: Machine | None = None
+        self.confirmed = 0
+        self.meanwhile: Callable[[], None] | None = None
+        """Happens once, between the look at a version and the lock."""
 
     def machine(self, name: str) -> Machine:
-        self.machines.append(Machine(self.store, self.folder / name))
+        self.machines.append(Machine(self, name))
         return self.machines[-1]
+
+    def confirm(self, machine: Machine) -> None:
+        act, self.meanwhile = self.meanwhile, None
+        if act is not None:
+            act()
+        if machine is not self.owner:
+            raise LockLost("another machine has the lock.")
+        self.confirmed += 1
 
     def stored_jobs(self) -> list[str]:
         """What a third machine would find."""
@@ -88,7 +100,7 @@ def test_the_first_owner_starts_empty_and_is_in_the_store_at_once(world: World) 
     first.open()
     assert first.jobs() == []
     assert world.stored_jobs() == []
-    assert first.confirmed == 1
+    assert world.confirmed == 1
 
 
 def test_only_what_changed_is_uploaded(world: World) -> None:
@@ -181,14 +193,13 @@ def test_a_last_upload_of_the_owner_before_is_taken_along(world: World) -> None:
     first.open()
     first.submit("late")
 
-    def confirm() -> None:
-        if second.copy is copy and not pushed:
-            pushed.append(first.copy.push())
+    def push() -> None:
+        world.owner = first  # its request was on its way before the lock was lost
+        assert first.copy.push()
+        world.owner = second
 
-    pushed: list[bool] = []
-    copy = second.copy = LedgerCopy(world.store, second.folder)
-    copy.open("second", confirm)
-    assert pushed == [True]
+    world.meanwhile = push
+    second.open()
     assert second.jobs() == ["late"]
     first.submit("too late")
     with pytest.raises(LockLost):
@@ -200,11 +211,12 @@ def test_an_owner_that_lost_its_lock_while_opening_writes_nothing(world: World) 
     first.open()
     before = world.store.stat(LEDGER_NAME)
 
-    def confirm() -> None:
-        raise LockLost("stolen.")
+    def steal() -> None:
+        world.owner = first
 
+    world.meanwhile = steal
     with pytest.raises(LockLost):
-        second.copy.open("second", confirm)
+        second.open()
     assert world.store.stat(LEDGER_NAME) == before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from intermission.backends.ledger.object_ledger.ownership import (
 )
 from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME, LedgerCopy
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.composition.app import App
 from intermission.engine.workspace import Workspace, dead, living
 from intermission.errors import LockLost, StoreError, WorkspaceBusy
+from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, step, submit
 
@@ -125,6 +128,35 @@ def test_uploads_come_when_they_are_due(world: World) -> None:
         owned.push_if_due()
         assert world.uploads() == before + 1
     owned.close()
+
+
+def test_an_hour_of_changes_is_uploaded_a_few_times(world: World) -> None:
+    """Each upload is the whole file, and receipts tell what it lacks: so they are rare."""
+    owned = world.owner()
+    owned.open()
+    for n in range(180):
+        world.clock.advance(20)
+        owned.renew_if_due()
+        world.submit(owned, f"job-{n}")
+        owned.push_if_due()
+    assert world.uploads() <= 1 + 12
+    owned.close()
+    assert world.uploads() <= 1 + 12 + 1, "and once at the end"
+
+
+def test_the_owners_machine_reads_what_is_not_uploaded(world: World) -> None:
+    def seen(machine: str) -> list[str]:
+        place = replace(world.workspace(machine), is_remote=True)
+        with App(Settings()).reading(place) as ledger:
+            assert ledger is not None
+            return [row.job.key for row in ledger.jobs()]
+
+    with world.owner() as owned:
+        world.submit(owned, "a")
+        assert (seen("one"), seen("two")) == (["a"], [])
+        world.submit(owned, "b")
+        assert seen("one") == ["b", "a"]
+    assert seen("one") == seen("two") == ["b", "a"]
 
 
 def test_renewals_come_when_they_are_due(world: World) -> None:
@@ -231,7 +263,8 @@ def test_a_thief_is_noticed_by_the_upload(world: World) -> None:
     world.clock.advance(LOCK_TTL_S + STAMP_MARGIN_S + 0.1)
     world.owner("two").open()
     world.submit(owned, "late")
-    with pytest.raises(LockLost, match=LEDGER_NAME):
+    world.clock.advance(PUSH_EVERY_S)
+    with pytest.raises(LockLost, match=LOCK_KEY):
         owned.push_if_due()
 
 

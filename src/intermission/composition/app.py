@@ -13,6 +13,7 @@ from typing import Any
 from intermission.backends.executor import slot
 from intermission.backends.executor.reaper import Reaper
 from intermission.backends.ledger.object_ledger import Ownership
+from intermission.backends.ledger.sqlite.snapshot import copy_ledger
 from intermission.composition.discovery import find_workspaces
 from intermission.composition.ledgers import shared_ledger
 from intermission.composition.locations import (
@@ -137,17 +138,21 @@ class App:
     def reading(self, workspace: Workspace) -> Iterator[Ledger | None]:
         """A workspace's ledger for those who only look; None where there is none.
 
-        Of one in a bucket: as its owner uploaded it last, in a copy that is thrown away.
+        Of one in a bucket: a copy that is thrown away, as it is now if its owner is on this
+        machine, else as its owner uploaded it last.
         """
         with ExitStack() as held:
             if workspace.is_remote:
-                folder = Path(held.enter_context(TemporaryDirectory(prefix="intermission-")))
-                try:
-                    (folder / LEDGER_NAME).write_bytes(workspace.open_store().read(LEDGER_NAME))
-                except NotFound:
+                folder = held.enter_context(TemporaryDirectory(prefix="intermission-"))
+                copy, own = Path(folder, LEDGER_NAME), workspace.folder / LEDGER_NAME
+                if living(workspace) and own.exists():
+                    copy_ledger(own, copy)
+                elif (stored := self._stored_ledger(workspace)) is not None:
+                    copy.write_bytes(stored)
+                else:
                     yield None
                     return
-                ledger = open_ledger(folder / LEDGER_NAME)
+                ledger = open_ledger(copy)
             elif self.shared is not None or (workspace.folder / LEDGER_NAME).exists():
                 ledger = workspace.open_ledger()
             else:
@@ -155,6 +160,12 @@ class App:
                 return
             held.callback(ledger.close)
             yield ledger
+
+    def _stored_ledger(self, workspace: Workspace) -> bytes | None:
+        try:
+            return workspace.open_store().read(LEDGER_NAME)
+        except NotFound:
+            return None
 
     @contextmanager
     def writing(self, workspace: Workspace) -> Iterator[Ledger]:

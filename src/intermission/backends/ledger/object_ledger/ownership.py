@@ -22,7 +22,8 @@ from intermission.ports.store import Store
 
 TICK_S = 1.0
 RENEW_EVERY_S = 15.0
-PUSH_EVERY_S = 5.0
+PUSH_EVERY_S = 300.0
+"""An upload is the whole file, and receipts tell what it lacks: others see it a little older."""
 
 
 class Ownership:
@@ -47,10 +48,11 @@ class Ownership:
         self._push_every_s = push_every_s
         self._store: Store = workspace.open_store()
         self.lock = Lock(self._store, worker, self._clock, ttl_s=ttl_s)
-        self._copy = LedgerCopy(self._store, workspace.folder)
+        self._copy = LedgerCopy(self._store, workspace.folder, self._renew)
         self._pushed_at_s = 0.0
         self._trouble: StoreError | None = None
         """Why the last renewal failed, if it did."""
+        self._renewing = threading.Lock()
         self._losing = threading.Lock()
         self._error: Exception | None = None
         self._stop_pushing = threading.Event()
@@ -73,7 +75,7 @@ class Ownership:
         try:
             # Under the lock's name, not the worker's, which announces itself for each job.
             self._alive.enter_context(alive(self._workspace, self.lock.owner))
-            self._copy.open(f"{self.lock.owner}-{self.lock.generation}", self.lock.renew)
+            self._copy.open(f"{self.lock.owner}-{self.lock.generation}")
         except BaseException:
             self._leave()
             raise
@@ -106,7 +108,7 @@ class Ownership:
         if self._clock.monotonic_s() - self.lock.renewed_at_s < self._renew_every_s:
             return
         try:
-            self.lock.renew()
+            self._renew()
         except StoreError as e:
             self._trouble = e  # asked again at the next tick; the deadline decides how often
         else:
@@ -130,6 +132,10 @@ class Ownership:
             f"{LOCK_KEY} of {self._store.uri} could not be renewed in time: {why}",
             remedy="Check the connection to the store and run again; progress is saved.",
         ) from self._trouble
+
+    def _renew(self) -> None:
+        with self._renewing:  # the thread that uploads asks as well
+            self.lock.renew()
 
     def _push(self) -> None:
         if self._error is None:

@@ -6,6 +6,7 @@ reads the ledger and never writes to it.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +42,34 @@ class Snapshots:
 
     def save(self, to: Path, stamp: str) -> None:
         """A sound copy as of now in one file of its own; `stamp` makes its bytes unique."""
-        with translated(to):
-            copy: Any = apsw.Connection(str(to))
-            try:
-                copy.execute("PRAGMA synchronous=OFF").fetchall()  # it is uploaded and removed
-                # In one step, so that no commit in between can make it start again.
-                with copy.backup("main", self._db, "main") as backup:
-                    backup.step(-1)
-                copy.execute("PRAGMA journal_mode=DELETE").fetchall()
-                copy.execute(
-                    "INSERT INTO meta VALUES ('copy', ?) "
-                    "ON CONFLICT DO UPDATE SET value = excluded.value",
-                    (stamp,),
-                )
-            finally:
-                copy.close()
+        with translated(to), closing(_backup(self._db, to)) as copy:
+            copy.execute(
+                "INSERT INTO meta VALUES ('copy', ?) "
+                "ON CONFLICT DO UPDATE SET value = excluded.value",
+                (stamp,),
+            )
         _check(to)
+
+
+def copy_ledger(path: Path, to: Path) -> None:
+    """Copy a ledger that another process may be using; nothing beside it is touched."""
+    with translated(path), closing(apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)) as db:
+        _backup(db, to).close()
+
+
+def _backup(db: Any, to: Path) -> Any:
+    """A connection to a copy as of now, in one file."""
+    copy: Any = apsw.Connection(str(to))
+    try:
+        copy.execute("PRAGMA synchronous=OFF").fetchall()  # it is thrown away after its use
+        # In one step, so that no commit in between can make it start again.
+        with copy.backup("main", db, "main") as backup:
+            backup.step(-1)
+        copy.execute("PRAGMA journal_mode=DELETE").fetchall()
+    except BaseException:
+        copy.close()
+        raise
+    return copy
 
 
 def _check(path: Path) -> None:
