@@ -107,11 +107,11 @@ class Reaper:
         return fault
 
     def close(self) -> None:
-        """Kill every slot, and wait until the reaper has seen to it."""
+        """Kill every slot, and wait until the reaper has seen to it. A second time is no error."""
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
-        while _receive(self._control) is not None:  # the one that is there may not be our child
-            pass
+            while _receive(self._control) is not None:  # who is there may not be our child
+                pass
         self._control.close()
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
