@@ -10,11 +10,18 @@ from typing import Any, cast
 import pytest
 
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.work_source.host_faults import check_scratch
 from intermission.backends.work_source.shared_jobs import SharedJobs
 from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.open_job import OpenJob
 from intermission.engine.worker import AWAY_S, Worker
-from intermission.errors import ChangeRefused, LedgerError, NoPipeline, StoreUnavailable
+from intermission.errors import (
+    ChangeRefused,
+    EnvironmentFault,
+    LedgerError,
+    NoPipeline,
+    StoreUnavailable,
+)
 from intermission.model import Completion, Lease, Reason, TaskRow, TaskState
 from intermission.ports.executor import Said, SlotEnded
 from intermission.ports.slot_protocol import Completed, HostFault, JobContext
@@ -98,7 +105,13 @@ class Shop:
         opened = OpenJob(place, self.job, self.ledger, cast(Any, None), "w", self.settings)
         self.opened: OpenJob = opened
         source = SharedJobs(
-            self.ledger, lambda _: self.open(), "w", self.settings, self.clock, host="here"
+            self.ledger,
+            lambda _: self.open(),
+            "w",
+            self.settings,
+            self.clock,
+            host="here",
+            self_test=lambda: self.self_test(),
         )
         self.renewer = LeaseRenewer(
             "w", self.clock, lease_ttl_s=source.lease_ttl_s, renew_every_s=15.0
@@ -118,6 +131,9 @@ class Shop:
 
     def open(self) -> OpenJob:
         return self.opened
+
+    def self_test(self) -> None:
+        """This host is fit for work."""
 
     def says(self, run: int, said: Any) -> None:
         """What a slot answers for the only task of its run."""
@@ -256,6 +272,45 @@ def test_two_faults_in_a_row_are_the_hosts_and_it_looks_again_later(shop: Shop) 
     assert not shop.executor.running
     shop.turn(20.0)
     assert [lease.step for lease in shop.executor.running[3]] == ["one"], "after a minute"
+
+
+def test_a_host_leaves_when_its_own_test_has_failed_three_times(shop: Shop) -> None:
+    def broken() -> None:
+        raise EnvironmentFault("the disk is read-only.")
+
+    shop.self_test = broken  # type: ignore[method-assign]
+    for run in (1, 2):
+        shop.turn(2.0)
+        shop.faults(run)
+        shop.turn()
+    for wait_s in (60.0, 300.0):
+        shop.turn(wait_s)
+        assert shop.worker.drain_reason is None, "it looks again later"
+        assert not shop.executor.running
+    shop.turn(900.0)
+    assert shop.worker.drain_reason == "the disk is read-only."
+    assert {row.attempts for row in shop.rows().values()} == {0}
+
+
+def test_a_host_that_passes_its_own_test_goes_on(shop: Shop) -> None:
+    tests: list[float] = []
+    shop.self_test = lambda: tests.append(shop.clock.monotonic_s())  # type: ignore[method-assign]
+    for run in (1, 2):
+        shop.turn(2.0)
+        shop.faults(run)
+        shop.turn()
+    assert not tests
+    shop.turn(60.0)
+    shop.turn(2.0)
+    assert len(tests) == 1
+    assert shop.executor.running
+
+
+def test_a_scratch_that_cannot_be_written_to_fails_the_test_of_a_host(tmp_path: Path) -> None:
+    check_scratch(tmp_path / "new")
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFault, match="testing this host failed"):
+        check_scratch(tmp_path / "file" / "below")
 
 
 def test_a_job_that_cannot_be_opened_here_is_burned_nowhere(shop: Shop) -> None:

@@ -212,6 +212,9 @@ class Worker:
         except LedgerError as e:  # what runs goes on as long as its leases do
             self._not_answered(e)
             return
+        except EnvironmentFault as e:  # this host is fit for nothing: others go on
+            self._end_with(e)
+            return
         if claimed:
             reached("after-claim")
         for _, some in groupby(claimed, lambda one: one.job.name):
@@ -388,9 +391,12 @@ class Worker:
         except LedgerError:
             raise
         except EnvironmentFault as e:  # nobody else could run it: the end, with progress saved
-            if self._fault is None:
-                self._fault = e
-                self.drain(e.message)
+            self._end_with(e)
+
+    def _end_with(self, fault: EnvironmentFault) -> None:
+        if self._fault is None:
+            self._fault = fault
+            self.drain(fault.message)
 
     def _let_go(self, job: ClaimedJob, leases: Sequence[Lease]) -> None:
         self._renewer.let_go(job.name, [lease.task_id for lease in leases])
@@ -426,8 +432,7 @@ class Worker:
         if not self._source.is_shared:
             raise e
         if isinstance(e, LedgerRefused):  # our key, or our version: waiting does not help
-            self._fault = self._fault or e
-            self.drain(e.message)
+            self._end_with(e)
             return
         log.warning("%s", e)
         self._away_until_s = self._clock.monotonic_s() + AWAY_S

@@ -6,12 +6,14 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 from intermission.backends.executor.local import LocalExecutor
 from intermission.backends.interruption.imds import watching
 from intermission.backends.notifier import open_notifiers
 from intermission.backends.progress_events import ProgressEvents
+from intermission.backends.work_source.host_faults import check_scratch
 from intermission.backends.work_source.shared_jobs import SharedJobs
 from intermission.composition.app import App, start_reaper
 from intermission.composition.fleet import Fleet
@@ -86,7 +88,16 @@ def _join_fleet(
         previews.watch(opened, catalog.of(opened.job).pipeline)
         return opened
 
-    source = SharedJobs(ledger, open_job, name, settings, clock, notifiers, runs=catalog.codes)
+    source = SharedJobs(
+        ledger,
+        open_job,
+        name,
+        settings,
+        clock,
+        notifiers,
+        runs=catalog.codes,
+        self_test=_self_test(settings),
+    )
     return source, clock, hooks
 
 
@@ -100,8 +111,13 @@ def _join_server(
     log.info("pipelines: %s", ", ".join(sorted(app.catalog.codes)))
     client, open_job = held.enter_context(remote_work(settings, app.catalog, name))
     codes = app.catalog.codes
-    source = SharedJobs(client, open_job, name, settings, app.clock, runs=codes)
+    test = _self_test(settings)
+    source = SharedJobs(client, open_job, name, settings, app.clock, runs=codes, self_test=test)
     return source, app.clock, {}
+
+
+def _self_test(settings: Settings) -> Callable[[], None]:
+    return partial(check_scratch, settings.cache_dir.expanduser())
 
 
 def _message(event: Event) -> str:

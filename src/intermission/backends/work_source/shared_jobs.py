@@ -96,8 +96,12 @@ class SharedJobs:
         *,
         runs: Collection[str] | None = None,
         host: str | None = None,
+        self_test: Callable[[], None] = lambda: None,
     ) -> None:
-        """`runs` is the code there is for jobs here, as jobs name it; None for any."""
+        """`runs` is the code there is for jobs here, as jobs name it; None for any.
+
+        `self_test` raises `EnvironmentFault` if this host is fit for nothing.
+        """
         self._ledger = ledger
         self._open_job = open_job
         self._worker = worker
@@ -110,7 +114,7 @@ class SharedJobs:
         self._looked_s = -settings.lease_ttl_s
         self._runs = runs
         self._host = host or gethostname()
-        self._faults = HostFaults()
+        self._faults = HostFaults(self_test)
         self._open: dict[str, OpenedJob] = {}
         """By the key of the job."""
         self._used_s: dict[str, float] = {}
@@ -181,7 +185,7 @@ class SharedJobs:
         """No attempt is used. Others get the task; this host gets nothing of its kind for a while
         when that happens twice in a row, because then it is surely not the one task."""
         kind = EVERYTHING if fault.reason in _SCRATCH else kind
-        wait_s = self._faults.happened(kind, self._clock.monotonic_s())
+        wait_s = self._faults.happened(kind, fault.message, self._clock.monotonic_s())
         is_away = fault.reason is Reason.STORE_AWAY
         self._ledger.release(
             [(one.task_id, one.fence) for one in leases],
