@@ -239,6 +239,23 @@ def answer(ctx: Context, outside: int) -> File:
 deferred = Pipeline("deferred", [outside, answer])
 
 
+@step(version=1)
+def rendered(ctx: Context, source: Source) -> File:
+    called("rendered")
+    ctx.defer(f"render/{source.name}")
+    return ctx.out("never")
+
+
+@step(version=1)
+def measured(ctx: Context, rendered: File) -> File:
+    path = ctx.out("measured.txt")
+    path.write_text(f"{rendered.name} has {rendered.stat().st_size} bytes")
+    return path
+
+
+rendering = Pipeline("rendering", [rendered, measured])
+
+
 @step(version=1, attempts=1)
 def bulky(ctx: Context, piece: Piece, size_bytes: int = 1_000_000) -> File:
     called(f"bulky {piece.start}")

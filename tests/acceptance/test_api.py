@@ -59,6 +59,8 @@ NAMES = {
     "registerWorker": "POST /api/v1/workers",
     "rotateWorkerKey": "POST /api/v1/workers/{id}/rotate",
     "revokeWorker": "DELETE /api/v1/workers/{id}",
+    "finishDeferred": "POST /api/v1/deferred/{token}",
+    "uploadDeferredFile": "PUT /api/v1/uploads/deferred",
     "livez": "GET /livez",
     "readyz": "GET /readyz",
     "metrics": "GET /metrics",

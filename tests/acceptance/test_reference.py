@@ -78,9 +78,9 @@ def test_what_is_printed_has_the_shape_that_is_documented(cli: Cli) -> None:
     for document in documents(cli):
         seen.add(document["event"])
         same_shape(EXAMPLES[document["event"]], document, document["event"])
-    # A drain is watched where runs are interrupted, a key where there is a server, and progress
-    # where a task takes long.
-    assert seen == EXAMPLES.keys() - {"draining", "progress", "registered", "rotated"}
+    # A drain is watched where runs are interrupted, a key where there is a server, progress where a
+    # task takes long, and a finish where one was deferred.
+    assert seen == EXAMPLES.keys() - {"draining", "progress", "registered", "rotated", "finished"}
     assert EXAMPLES["progress"].keys() == EXAMPLES["task"].keys()
 
 

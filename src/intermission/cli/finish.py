@@ -1,30 +1,90 @@
-"""`intermission finish`: the result of a task that waits for an outside event."""
+"""`intermission finish`: the outcome of a task that waits for an outside event."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from intermission.cli.command import say
-from intermission.cli.options import HERE, Location, Pipelines, Verbose, open_app
+from intermission.cli.options import (
+    HERE,
+    AsJson,
+    LedgerUrl,
+    Location,
+    Pipelines,
+    ServerUrl,
+    Verbose,
+    open_app,
+)
 
 
 def finish(
     token: Annotated[
-        str, typer.Argument(metavar="TOKEN", help="What the step passed to ctx.defer.")
+        str, typer.Argument(metavar="TOKEN", help="The token that the step passed to ctx.defer.")
     ],
-    result: Annotated[str, typer.Option(metavar="JSON", help="What the step would have returned.")],
+    result: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="What the step would have returned, at most 64 KiB."),
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="A file of the result, under its name. Repeatable."),
+    ] = None,
+    failed: Annotated[
+        str | None,
+        typer.Option(metavar="MESSAGE", help="The work failed: end the attempt with this message."),
+    ] = None,
     place: Location = HERE,
     pipeline: Pipelines = None,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Finish a task that a step deferred.
 
-    The result that came from outside is stored like one of the step itself.
+    The outcome that came from outside is stored like one of the step itself. The first one
+    counts. A file in the result is written as its name; a result of more than 64 KiB is given as
+    --file result.json=PATH.
     """
-    from intermission.operations import retry
+    from intermission.cli.jsonout import emit
+    from intermission.errors import UsageError
+    from intermission.operations.finish import Outcome
+    from intermission.operations.finish import finish as finish_task
 
-    app = open_app(verbose, pipelines=tuple(pipeline) if pipeline else None)
-    name = retry.finish(app, token, result, place)
-    say(f"{name} is done")
+    files = _files(file or ())
+    if failed is not None and (result is not None or files):
+        raise UsageError(
+            "--failed goes with neither --result nor --file.", remedy="A failed attempt has none."
+        )
+    if failed is None and result is None and "result.json" not in files:
+        raise UsageError(
+            "neither --result nor --failed is given.",
+            remedy="Say what the step would have returned, as JSON, or why the work failed.",
+        )
+    app = open_app(
+        verbose, ledger=ledger, server=server, pipelines=tuple(pipeline) if pipeline else None
+    )
+    document = finish_task(app, token, Outcome(result or "", failed), files, place)
+    if as_json:
+        emit({"event": "finished"}, document)
+    else:
+        say(f"{document.task} is {document.state}")
+
+
+def _files(given: list[str] | tuple[str, ...]) -> dict[str, Path]:
+    from intermission.errors import UsageError
+
+    files: dict[str, Path] = {}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise UsageError(
+                f"expected --file NAME=PATH, found {text!r}.", remedy="Write --file depth.bin=PATH."
+            )
+        if name in files:
+            raise UsageError(f"the file {name!r} is given twice.", remedy="Give it one path.")
+        files[name] = Path(path)
+    return files

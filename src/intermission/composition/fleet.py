@@ -26,6 +26,12 @@ RETRY_DELAYS_S = (60.0, 300.0, 900.0)
 RETRY_JITTER = 0.2
 
 
+def fleet_delays(settings: Settings) -> tuple[Sequence[float], float]:
+    """Between attempts, and the share by which each is longer or shorter."""
+    own = "retry_delays_s" in settings.model_fields_set
+    return settings.retry_delays_s if own else RETRY_DELAYS_S, RETRY_JITTER
+
+
 class Fleet:
     """One ledger for all jobs, whoever works on them."""
 
@@ -122,7 +128,6 @@ class Fleet:
         ref = self.app.catalog.of(job).ref
         store = workspace.open_store()
         bring_back(ledger, store, job)
-        own = "retry_delays_s" in self.settings.model_fields_set
-        delays_s = self.settings.retry_delays_s if own else RETRY_DELAYS_S
-        delays: dict[str, Any] = {"delays_s": delays_s, "jitter": RETRY_JITTER}
+        delays_s, jitter = fleet_delays(self.settings)
+        delays: dict[str, Any] = {"delays_s": delays_s, "jitter": jitter}
         return OpenJob(workspace, job, ledger, store, worker, self.settings, ref=ref, **delays)

@@ -6,6 +6,7 @@ worker, and a command the same command.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from intermission.backends.http.claimed_job import HttpJob, open_http_job, working_files
 from intermission.backends.http.client import LEDGER, STORE, server
@@ -24,7 +25,7 @@ from intermission.backends.http.workspace import http_workspace
 from intermission.composition.locations import Location, ObjectLocation
 from intermission.engine.source import hash_files
 from intermission.engine.workspace import Workspace
-from intermission.errors import AlreadyExists, EnvironmentFault, fault_from_os
+from intermission.errors import AlreadyExists, EnvironmentFault, UsageError, fault_from_os
 from intermission.model import Job
 from intermission.pipeline.catalog import Catalog
 from intermission.settings import Settings
@@ -120,6 +121,48 @@ def ask(
         body=b"" if body is None else json.dumps(body).encode(),
         headers={"Content-Type": "application/json"},
         patience_s=0,
+    )
+
+
+def finish_remotely(
+    settings: Settings, token: str, result: str, failed: str | None, files: Mapping[str, Path]
+) -> Any:
+    """Send the outcome of a deferred task, its files first. What the server answers."""
+    sent: list[dict[str, Any]] = []
+    for name, path in files.items():
+        try:
+            sent.append(_send_deferred_file(settings, token, name, path))
+        except OSError as e:
+            raise fault_from_os(e, f"sending {name}", EnvironmentFault, where=path) from e
+    body: dict[str, Any] = {"files": sent}
+    if failed is not None:
+        body = {"failed": failed}
+    elif result:
+        try:
+            body["result"] = json.loads(result)
+        except ValueError as e:
+            raise UsageError(
+                f"expected a result as JSON, found {result[:200]!r}.",
+                remedy="Quote a text as JSON does.",
+            ) from e
+    return ask(settings, "finishing the task", "POST", f"/deferred/{segment(token)}", body)
+
+
+def _send_deferred_file(settings: Settings, token: str, name: str, path: Path) -> Any:
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return server(*credentials(settings)).call(
+        f"sending {name}",
+        "PUT",
+        f"{PUBLIC}/uploads/deferred?{urlencode({'token': token, 'name': name})}",
+        lambda response: json.loads(response.read()),
+        faults=STORE,
+        body=lambda: _blocks(path),
+        headers={
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(path.stat().st_size),
+            "X-Content-SHA256": sha256,
+        },
     )
 
 

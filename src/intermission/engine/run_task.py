@@ -82,45 +82,38 @@ def run_task(work: Work, lease: Lease, hooks: Hooks, batch: Sequence[Lease] = ()
             shutil.rmtree(folder, ignore_errors=True)
             raise
         reached("after-artifacts")
-        receipt, ours = _commit(work, spec, lease, key, attempt, result, files)
+        made = receipt_of(
+            work.job,
+            lease,
+            key=key,
+            attempt=attempt,
+            result=result,
+            files=files,
+            worker=work.worker,
+            ended_ms=time.time_ns() // 1_000_000,
+        )
+        receipt, ours = work.io.commit(lease, made)
         work.io.discard(folder)
         adopted = not ours
     work.io.publish(lease, receipt)
-    return _completion(lease, receipt, adopted)
-
-
-def _completion(lease: Lease, receipt: Receipt, adopted: bool) -> Completion:
     ids = lease.task_id, lease.fence
     return Completion(*ids, receipt.result, receipt, adopted, key=lease.key)
 
 
-def finish_deferred(work: Work, lease: Lease, result: str) -> Completion:
-    """Finish a task that was deferred with a result from outside; a receipt it has wins."""
-    spec = work.specs[lease.step]
-    step = work.pipeline.steps[spec.name]
-    value = step.decode(result, {})
-    if step.plans is not None:  # whoever found the chunks, they are checked and put in order
-        result = step.encode(value, None)
-    if not spec.durable:
-        return Completion(lease.task_id, lease.fence, result, key=lease.key)
-    key = with_skipped(lease.key, skipped_inputs(lease))
-    attempt = new_attempt(lease.fence)
-    folder = work.io.folder(lease, key, attempt)
-    result, files = _keep(work, lease, key, attempt, folder, result)
-    receipt, ours = _commit(work, spec, lease, key, attempt, result, files)
-    return _completion(lease, receipt, not ours)
-
-
-def _commit(
-    work: Work,
-    spec: StepSpec,
+def receipt_of(
+    job: Job,
     lease: Lease,
+    *,
     key: str,
     attempt: str,
     result: str,
     files: tuple[FileRef, ...],
-) -> tuple[Receipt, bool]:
-    receipt = Receipt(
+    worker: str,
+    ended_ms: int,
+) -> Receipt:
+    """The receipt of an attempt at a task; `key` also tells which chunks a fan-in skips."""
+    spec = job.step(lease.step)
+    return Receipt(
         task_key=key,
         step=spec.name,
         version=spec.version,
@@ -128,13 +121,12 @@ def _commit(
         fence=lease.fence,
         result=result,
         files=files,
-        worker=work.worker,
-        ended_ms=time.time_ns() // 1_000_000,
+        worker=worker,
+        ended_ms=ended_ms,
         chunk=lease.chunk,
-        parts=parts(work.job, spec, _upstream(lease)),
-        inputs=input_digests(work.job, lease),
+        parts=parts(job, spec, _upstream(lease)),
+        inputs=input_digests(job, lease),
     )
-    return work.io.commit(lease, receipt)
 
 
 def _upstream(lease: Lease) -> dict[str, str]:

@@ -108,6 +108,14 @@ class TaskDocument(BaseModel):
         )
 
 
+class FinishedDocument(BaseModel):
+    """What became of a deferred task by the outcome that was sent for it."""
+
+    job: str
+    task: str
+    state: TaskState
+
+
 class ErrorDocument(BaseModel):
     """What went wrong, and what to do about it."""
 

@@ -11,10 +11,8 @@ from urllib.parse import urlencode
 from intermission.backends.http import work_schema as wire
 from intermission.engine import completion
 from intermission.errors import (
-    AlreadyExists,
     CorruptArtifact,
     NotFound,
-    UsageError,
 )
 from intermission.model import (
     FileRef,
@@ -23,7 +21,7 @@ from intermission.model import (
     Source,
 )
 from intermission.operations.held_tasks import HeldTask, HeldTasks, Worker
-from intermission.pipeline.context import RESULT_NAME, is_output_name
+from intermission.operations.task_ends import check_artifact_name, keep_artifact
 
 
 class RemoteFiles:
@@ -70,16 +68,7 @@ class RemoteFiles:
     def spool(self, worker: Worker, lease: str, name: str) -> Path:
         """Where to keep an artifact's bytes until they are all there. Raises for a bad name."""
         held = self._tasks.current(worker, lease)
-        if not (is_output_name(name) or name == RESULT_NAME):
-            raise UsageError(
-                f"an artifact cannot be called {name[:200]!r}.",
-                remedy="Use letters, digits, spaces and -_.@+=,()[] in each part of the name.",
-            )
-        if not held.spec.durable:
-            raise UsageError(
-                f"step {held.spec.name} is not durable: it keeps no files.",
-                remedy="Give its result to complete.",
-            )
+        check_artifact_name(held, name)
         return held.opened.scratch / "uploads"
 
     def add_artifact(
@@ -87,20 +76,8 @@ class RemoteFiles:
     ) -> wire.Uploaded:
         """Keep an artifact of an attempt. The same bytes again are no error."""
         held = self._tasks.current(worker, lease)
-        key = f"{held.prefix}/{name}"
-        size_bytes = len(body) if isinstance(body, bytes) else body.stat().st_size
-        try:
-            held.opened.store.create(key, body)
-        except AlreadyExists:
-            with TemporaryDirectory(prefix="intermission-") as folder:
-                try:
-                    to = Path(folder, "standing")
-                    held.opened.store.fetch(key, to, size_bytes=size_bytes, sha256=sha256)
-                except CorruptArtifact:
-                    raise AlreadyExists(
-                        f"this attempt has another {name}.", remedy="Give the file another name."
-                    ) from None
-        return wire.Uploaded(name=name, size_bytes=size_bytes, sha256=sha256)
+        kept = keep_artifact(held.opened.store, f"{held.prefix}/{name}", name, body, sha256)
+        return wire.Uploaded(name=name, size_bytes=kept.size_bytes, sha256=sha256)
 
 
 def first_page(held: HeldTask, param: str) -> wire.InputPage:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from intermission.errors import (
     IntermissionError,
 )
@@ -40,10 +42,19 @@ def checked_result(
             pipeline.steps[spec.name].decode(result, {name: Path(name) for name in names})
     except (ValueError, KeyError) as e:
         raise Refused(
-            f"the result of {spec.name} is not what the step returns: {str(e)[:500]}",
+            f"the result of {spec.name} is not what the step returns: {_why(e)}.",
             remedy="Return what the step's signature says, as JSON.",
         ) from e
     return result
+
+
+def _why(e: Exception) -> str:
+    """In a line, what is wrong."""
+    if isinstance(e, ValidationError):
+        return e.errors(include_url=False)[0]["msg"]
+    if isinstance(e, KeyError):
+        return f"it has no file {e}"
+    return str(e)[:500]
 
 
 def _chunks(pipeline: Pipeline | None, spec: StepSpec, result: str) -> list[str]:
@@ -60,7 +71,7 @@ def _chunks(pipeline: Pipeline | None, spec: StepSpec, result: str) -> list[str]
                 raise ValueError("expected chunks in the order of their fields")
     except (ValueError, TypeError) as e:
         raise Refused(
-            f"the result of {spec.name} is not a plan: {str(e)[:500]}",
+            f"the result of {spec.name} is not a plan: {_why(e)}.",
             remedy="Return a list of the chunks, in the order of their fields.",
         ) from e
     if len(set(texts)) != len(texts):

@@ -17,17 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from intermission.backends.http import work_schema as wire
 from intermission.composition.fleet import Fleet
 from intermission.engine import completion
-from intermission.engine.planning import parts, together
-from intermission.engine.publish import publish
 from intermission.engine.receipt import (
     adopt,
-    commit,
     peek,
     receipt_key,
 )
@@ -40,20 +35,21 @@ from intermission.model import (
     RESULT_INLINE_MAX_BYTES,
     Completion,
     EdgeKind,
-    FileRef,
     Heartbeat,
     JobState,
-    Lease,
-    Output,
     Reason,
-    Receipt,
     TaskState,
 )
 from intermission.operations.held_tasks import HeldTask, HeldTasks, NoLease, Worker
 from intermission.operations.lease_tokens import read_token
 from intermission.operations.remote_files import RemoteFiles, first_page
-from intermission.operations.remote_results import Refused, checked_result
-from intermission.pipeline.context import RESULT_NAME, is_output_name
+from intermission.operations.remote_results import Refused
+from intermission.operations.task_ends import (
+    completion_of,
+    finished,
+    kept_files,
+    publish_outputs,
+)
 from intermission.ports.ledger import Ledger
 from intermission.ports.slot_protocol import Failed
 
@@ -238,8 +234,8 @@ class RemoteWork:
         receipt = adopt(store, spec.name, held.receipt_key, held.opened.scratch)
         if receipt is None:
             return False
-        self._publish(held, receipt)
-        self._record([(held, _completion(held.lease, receipt, adopted=True))])
+        publish_outputs(held, receipt)
+        self._record([(held, completion_of(held, receipt, adopted=True))])
         return True
 
     def _described(self, held: HeldTask, worker: Worker, lease_s: float) -> wire.LeasedTask:
@@ -284,90 +280,13 @@ class RemoteWork:
 
     def _finished(self, held: HeldTask, done: wire.Done) -> Completion:
         """A task's end with its receipt, which is created here unless one stands already."""
-        lease, spec, store = held.lease, held.spec, held.opened.store
-        if not spec.durable:
-            if done.files:
-                raise Refused(f"step {spec.name} is not durable: it keeps no files.")
-            result = checked_result(held.opened.pipeline, spec, done.result, {})
-            return Completion(lease.task_id, lease.fence, result, key=lease.key)
-        if not self._tasks.is_current(held):
-            standing = peek(store, spec.name, held.receipt_key)
+        if held.spec.durable and not self._tasks.is_current(held):
+            standing = peek(held.opened.store, held.spec.name, held.receipt_key)
             if standing is None or standing.attempt != held.token.attempt:
                 raise NoLease("the lease ended.")
-            return _completion(lease, standing, adopted=False)
-        files = self._uploaded(held, done.files)
-        receipt = Receipt(
-            task_key=held.receipt_key,
-            step=spec.name,
-            version=spec.version,
-            attempt=held.token.attempt,
-            fence=lease.fence,
-            result=self._result(held, done, files),
-            files=files,
-            worker=held.token.process,
-            ended_ms=self._fleet.app.clock.now_ms(),
-            chunk=lease.chunk,
-            parts=parts(held.opened.job, spec, _upstream(lease)),
-        )
-        standing, is_ours = commit(store, receipt)
-        self._publish(held, standing)
-        return _completion(lease, standing, adopted=not is_ours)
-
-    def _uploaded(self, held: HeldTask, named: Sequence[wire.Artifact]) -> tuple[FileRef, ...]:
-        files: list[FileRef] = []
-        for one in sorted(named, key=lambda one: one.name):
-            if not (is_output_name(one.name) or one.name == RESULT_NAME):
-                raise Refused(f"an artifact cannot be called {one.name[:200]!r}.")
-            key = f"{held.prefix}/{one.name}"
-            stat = held.opened.store.stat(key)
-            if stat is None or stat.size_bytes != one.size_bytes:
-                found = "none" if stat is None else f"one of {stat.size_bytes}"
-                raise Refused(
-                    f"expected an uploaded artifact {one.name} of {one.size_bytes} bytes, found "
-                    f"{found}.",
-                    remedy="Upload the file with this lease, then complete the task.",
-                )
-            files.append(FileRef(one.name, key, one.size_bytes, one.sha256))
-        return tuple(files)
-
-    def _result(self, held: HeldTask, done: wire.Done, files: tuple[FileRef, ...]) -> str:
-        """The result as the receipt has it, checked against the step's return type."""
-        pipeline, spec = held.opened.pipeline, held.spec
-        large = next((file for file in files if file.name == RESULT_NAME), None)
-        if done.result and large is None:
-            if len(done.result.encode()) > RESULT_INLINE_MAX_BYTES:
-                raise Refused(
-                    f"the result has more than {RESULT_INLINE_MAX_BYTES} bytes.",
-                    remedy=f"Upload it as the artifact {RESULT_NAME}, and leave the result empty.",
-                )
-            return checked_result(pipeline, spec, done.result, {file.name for file in files})
-        if done.result or large is None:
-            raise Refused(
-                f"expected a result, or an artifact {RESULT_NAME}, found both or none.",
-                remedy="Give exactly one of them.",
-            )
-        with TemporaryDirectory(prefix="intermission-") as folder:
-            path = held.opened.store.fetch(
-                large.key,
-                Path(folder, RESULT_NAME),
-                size_bytes=large.size_bytes,
-                sha256=large.sha256,
-            )
-            checked_result(pipeline, spec, path.read_text(), {file.name for file in files})
-        return ""
-
-    def _publish(self, held: HeldTask, receipt: Receipt) -> None:
-        opened, spec = held.opened, held.spec
-        if opened.outputs is not None and spec.publish is not None:
-            publish(
-                opened.store,
-                opened.outputs,
-                opened.job,
-                spec,
-                held.lease.index,
-                receipt.files,
-                opened.scratch,
-            )
+            return completion_of(held, standing, adopted=False)
+        files = kept_files(held, done.files, lambda one: f"{held.prefix}/{one.name}")
+        return finished(held, done.result, files, self._fleet.app.clock.now_ms())
 
     def _record(self, finished: Sequence[tuple[HeldTask, Completion]]) -> list[bool]:
         """Write ends of one job's tasks into the ledger, with what they unblock or add."""
@@ -380,23 +299,6 @@ class RemoteWork:
         if any(held.lease.step in needed for held, _ in finished):
             self._fleet.notify()
         return accepted
-
-
-def _completion(lease: Lease, receipt: Receipt, *, adopted: bool) -> Completion:
-    return Completion(lease.task_id, lease.fence, receipt.result, receipt, adopted, key=lease.key)
-
-
-def _upstream(lease: Lease) -> dict[str, str]:
-    return {
-        param: together(_key(output) for output in value)
-        if isinstance(value, tuple)
-        else _key(value)
-        for param, value in lease.inputs.items()
-    }
-
-
-def _key(output: Output | None) -> str:
-    return "gap" if output is None else output.task_key
 
 
 def _host(worker: Worker, name: str | None) -> str:

@@ -9,6 +9,7 @@ the ledger's own clock. Implementations raise `LedgerError` and nothing of their
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
@@ -32,6 +33,21 @@ from intermission.model import (
 
 PAGE = 1000
 """As many rows has a page, where nobody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredTask:
+    """A task that was left to an outside event, and what became of it."""
+
+    job_key: str
+    fence: int
+    """Of the attempt that deferred it."""
+    row: TaskRow
+    """As it is now."""
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.row.state is TaskState.RUNNING and self.row.fence == self.fence
 
 
 class Ledger(Protocol):
@@ -202,8 +218,11 @@ class Ledger(Protocol):
         """A page of what a step's tasks made, in chunk order: those with an index above `after`."""
         ...
 
-    def deferred(self, token: str) -> Lease | None:
-        """The lease of a task deferred under this token."""
+    def deferred(self, token: str) -> DeferredTask | None:
+        """The task that was deferred under this token, whether it still waits or not.
+
+        Of several, one that waits, else the latest.
+        """
         ...
 
     def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:

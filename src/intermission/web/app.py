@@ -18,6 +18,8 @@ from intermission.composition.fleet import Fleet
 from intermission.composition.uploads import Uploads
 from intermission.ports.registry import Registry
 from intermission.services.supervisor import Service, Supervision, Supervisor
+from intermission.web.api.deferred import FILES as DEFERRED_FILES
+from intermission.web.api.deferred import deferred_router
 from intermission.web.api.event_broadcaster import EventBroadcaster
 from intermission.web.api.event_log_reader import EventLogReader
 from intermission.web.api.events import events_router
@@ -71,7 +73,7 @@ def create_app(
     )
     app.state.hub = hub
     secret = fleet.settings.admin_secret
-    exempt = (f"{API}/worker", f"{API}/sources/")
+    exempt = (f"{API}/worker", f"{API}/sources/", f"{API}{DEFERRED_FILES}")
     app.add_middleware(Middleware, is_open=not secret_of(secret), exempt=exempt)
     install(app)
     uploads = Uploads(fleet.settings)
@@ -84,6 +86,7 @@ def create_app(
     for router in (
         jobs_router(fleet, admission, Repeats(uploads.open())),
         tasks_router(fleet),
+        deferred_router(fleet),
         events_router(fleet, hub),
         sources_router(uploads, upload_max_bytes=upload_max_bytes),
         outputs_router(fleet),

@@ -57,7 +57,7 @@ def client(fleet: Fleet, registry: Registry) -> Iterator[TestClient]:
 @pytest.fixture(scope="module")
 def routes(client: TestClient) -> list[Route]:
     """Every operation, those of the administrator's ledger too, with names that are well formed."""
-    real = {"job": KEY, "area": "store", "id": "1"}
+    real = {"job": KEY, "area": "store", "id": "1", "token": "t"}
     found: list[Route] = []
     for path, item in client.get("/api/v1/openapi.json").json()["paths"].items():
         names = real | {"name": "pipeline:x" if "limits" in path else "x"}

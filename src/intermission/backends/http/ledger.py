@@ -31,7 +31,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.ledger import PAGE
+from intermission.ports.ledger import PAGE, DeferredTask
 
 _RENEW_SHARE = 0.1
 """Of a lease's life: how long one renewal may take, since others wait behind it."""
@@ -185,7 +185,7 @@ class HttpLedger:
         call = rpc_schema.Outputs(job_key=job_key, step=step, after=after, limit=limit)
         return self._call(call)
 
-    def deferred(self, token: str) -> Lease | None:
+    def deferred(self, token: str) -> DeferredTask | None:
         return self._call(rpc_schema.Deferred(token=token))
 
     def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:

@@ -32,6 +32,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
+from intermission.ports.ledger import DeferredTask
 from intermission.ports.store import Stat
 
 T = TypeVar("T")
@@ -236,7 +237,7 @@ METHODS: Mapping[str, Method] = {
         _method(Delete, bool),
         _method(Limit, None),
         _method(Limits, list[model.Limit], writes=False),
-        _method(Deferred, Lease | None, writes=False),
+        _method(Deferred, DeferredTask | None, writes=False),
         _method(Events, list[Event], writes=False),
         _method(Workers, list[str], writes=False),
     )

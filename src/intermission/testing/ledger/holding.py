@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intermission.model import Heartbeat, Renewal, TaskState
+from intermission.model import Heartbeat, Reason, Renewal, TaskState
 from intermission.testing.jobs import fan_job, line_job, submit
 from intermission.testing.ledger.suite import (
     TTL_S,
@@ -20,6 +20,18 @@ from intermission.testing.ledger.suite import (
 )
 
 KEPT = Renewal()
+
+
+def waits_for(ledger: Ledger, token: str) -> int | None:
+    """The task that waits for a token."""
+    found = ledger.deferred(token)
+    return found.row.id if found is not None and found.is_waiting else None
+
+
+def ended_as(ledger: Ledger, token: str) -> tuple[TaskState, str | None]:
+    found = ledger.deferred(token)
+    assert found is not None
+    return found.row.state, found.row.code
 
 
 class LockRecord(Suite):
@@ -209,20 +221,23 @@ class LockRecord(Suite):
         shown = row(ledger, made, "pack")
         assert (shown.state, shown.worker, shown.fence) == (TaskState.RUNNING, None, lease.fence)
         assert ledger.workers() == []
-        assert ledger.deferred("call-7") == lease
+        assert waits_for(ledger, "call-7") == lease.task_id
+        found = ledger.deferred("call-7")
+        assert found is not None
+        assert (found.job_key, found.fence, found.row) == (made.key, lease.fence, shown)
         assert ledger.rescue(dead=["w1"]) == 0
         clock.advance(599)
         assert ledger.rescue() == 0
-        assert ledger.deferred("call-7") == lease
+        assert waits_for(ledger, "call-7") == lease.task_id
 
     def test_an_outside_event_completes_a_deferred_task(self, ledger: Ledger) -> None:
         made = submit(ledger, line_job())
         lease = take_one(ledger)
         ledger.defer(lease.task_id, lease.fence, token="t", timeout_s=600)
-        again = ledger.deferred("t")
-        assert again is not None
-        assert finish(ledger, made, again) == [True]
-        assert ledger.deferred("t") is None
+        assert waits_for(ledger, "t") == lease.task_id
+        assert finish(ledger, made, lease) == [True]
+        assert waits_for(ledger, "t") is None
+        assert ended_as(ledger, "t") == (TaskState.DONE, None)
         assert take_one(ledger).step == "pack"
 
     def test_a_deferral_times_out(self, ledger: Ledger, clock: FakeClock) -> None:
@@ -232,24 +247,27 @@ class LockRecord(Suite):
         clock.advance(600)
         assert ledger.rescue() == 1
         assert row(ledger, made, "fetch").state is TaskState.ABANDONED
-        assert ledger.deferred("t") is None
+        assert waits_for(ledger, "t") is None
+        assert ended_as(ledger, "t") == (TaskState.ABANDONED, Reason.DEFERRAL_TIMED_OUT)
         again = take_one(ledger)
         assert again.fence > lease.fence
-        assert ledger.deferred("t") is None
+        assert waits_for(ledger, "t") is None
         assert finish(ledger, made, lease) == [False]
+        ledger.defer(again.task_id, again.fence, token="t", timeout_s=600)
+        assert waits_for(ledger, "t") == lease.task_id
 
     def test_a_deferral_ends_with_its_attempt(self, ledger: Ledger) -> None:
         submit(ledger, line_job())
         first = take_one(ledger)
         ledger.defer(first.task_id, first.fence, token="first", timeout_s=600)
         ledger.release([(first.task_id, first.fence)], reason="drain")
-        assert ledger.deferred("first") is None
+        assert waits_for(ledger, "first") is None
         second = take_one(ledger)
         ledger.defer(second.task_id, second.fence, token="second", timeout_s=600)
         assert fail(ledger, second) is TaskState.RETRYING
-        assert ledger.deferred("second") is None
+        assert waits_for(ledger, "second") is None
         heartbeat(ledger, take_one(ledger))
-        assert [ledger.deferred(token) for token in ("first", "second")] == [None, None]
+        assert [waits_for(ledger, token) for token in ("first", "second")] == [None, None]
 
     def test_a_beat_that_crosses_a_deferral_does_not_shorten_it(
         self, ledger: Ledger, clock: FakeClock
@@ -260,7 +278,7 @@ class LockRecord(Suite):
         assert heartbeat(ledger, lease) == KEPT
         clock.advance(599)
         assert ledger.rescue(dead=["w1"]) == 0
-        assert ledger.deferred("t") == lease
+        assert waits_for(ledger, "t") == lease.task_id
 
     def test_only_a_holder_defers(self, ledger: Ledger, clock: FakeClock) -> None:
         made = submit(ledger, line_job())
@@ -274,11 +292,24 @@ class LockRecord(Suite):
         assert not ledger.defer(new.task_id, new.fence, token="c", timeout_s=9)
         assert [ledger.deferred(token) for token in "abc"] == [None, None, None]
 
+    def test_of_two_tasks_under_one_token_the_one_that_waits_is_found(self, ledger: Ledger) -> None:
+        jobs = [submit(ledger, line_job(key=key)) for key in ("one", "two")]
+        leases = [take_one(ledger), take_one(ledger)]
+        for lease in leases:
+            ledger.defer(lease.task_id, lease.fence, token="t", timeout_s=600)
+        first = next(it for it in leases if it.task_id == waits_for(ledger, "t"))
+        (other,) = (it for it in leases if it is not first)
+        finish(ledger, next(job for job in jobs if job.key == first.job_key), first)
+        assert waits_for(ledger, "t") == other.task_id
+
     def test_no_deferral_outlives_its_job(self, ledger: Ledger) -> None:
         made = submit(ledger, line_job())
         lease = take_one(ledger)
         ledger.defer(lease.task_id, lease.fence, token="t", timeout_s=600)
         ledger.cancel(made.key, reason="no")
-        assert ledger.deferred("t") is None
+        assert waits_for(ledger, "t") is None
+        assert ended_as(ledger, "t") == (TaskState.CANCELLED, Reason.CANCELLED)
         assert finish(ledger, made, lease) == [False]
         assert job_row(ledger, made).total(TaskState.CANCELLED) == 2
+        assert ledger.delete(made.key)
+        assert ledger.deferred("t") is None

@@ -137,9 +137,8 @@ class Workers(Machine):
             place = lease.task_id, lease.fence
             assert self.ledger.defer(*place, token=token, timeout_s=timeout_s) == held
             found = self.ledger.deferred(token)
-            assert (None if found is None else (found.task_id, found.fence)) == (
-                place if held else None
-            )
+            waiting = None if found is None or not found.is_waiting else found.row
+            assert (waiting and (waiting.id, waiting.fence)) == (place if held else None)
             if held:
                 self.oracle.expires_s[lease.task_id] = self.clock.monotonic_s() + timeout_s
                 self.oracle.deferred.add(lease.task_id)

@@ -249,7 +249,11 @@ class PostgresLedger(Claims):
         def work() -> bool:
             lease_s = self._now["now_s"] + timeout_s
             values = {"task": task_id, "fence": fence, "token": token, "lease_s": lease_s}
-            return bool(self._rows("defer", **values))
+            if not self._rows("defer", **values):
+                return False
+            del values["lease_s"]
+            self._rows("remember_deferral", **values)
+            return True
 
         return self._change(work)
 

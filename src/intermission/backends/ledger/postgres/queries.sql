@@ -347,6 +347,11 @@ SET state = 'running', worker = NULL, token = %(token)s, lease_s = %(lease_s)s,
 WHERE id = %(task)s AND fence = %(fence)s AND state IN ('leased', 'running')
 RETURNING id;
 
+-- name: remember_deferral
+INSERT INTO intermission.deferrals (token, task_id, fence)
+VALUES (%(token)s, %(task)s, %(fence)s)
+ON CONFLICT (token, task_id) DO UPDATE SET fence = excluded.fence;
+
 -- name: jobs_to_rescue
 SELECT DISTINCT job_id FROM intermission.tasks
 WHERE state IN ('leased', 'running') AND (lease_s <= {now_s} OR worker = ANY(%(dead)s::text[]));
@@ -688,8 +693,10 @@ WHERE t.job_id = %(job)s AND t.id > %(after)s AND t.files IS NOT NULL AND t.stat
 ORDER BY t.id LIMIT %(limit)s;
 
 -- name: deferred
-SELECT job_id, id, fence, attempts + 1, step, idx, key, chunk, lost FROM intermission.tasks
-WHERE token = %(token)s AND state = 'running';
+SELECT {task_columns}, t.job_id, d.fence
+FROM intermission.deferrals AS d JOIN intermission.tasks AS t ON t.id = d.task_id
+WHERE d.token = %(token)s
+ORDER BY t.state = 'running' AND t.fence = d.fence DESC, t.id DESC LIMIT 1;
 
 -- name: events_settled
 SELECT intermission.events_settled();

@@ -22,7 +22,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.ledger import PAGE
+from intermission.ports.ledger import PAGE, DeferredTask
 
 JOBS_KEPT = 10_000
 """Of so many jobs the specs are kept, so that they need not be read and parsed again."""
@@ -181,9 +181,11 @@ class Reads(Transactions):
             )
         ]
 
-    def deferred(self, token: str) -> Lease | None:
-        leases = self._leases(self._rows("deferred", token=token))
-        return leases[0] if leases else None
+    def deferred(self, token: str) -> DeferredTask | None:
+        for row in self._rows("deferred", token=token):
+            job_id, fence = row[_TASK_COLUMNS:]
+            return DeferredTask(self._job(job_id).key, fence, self._task_row(job_id, row))
+        return None
 
     def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:
         id = None if job is None else self._id(job)

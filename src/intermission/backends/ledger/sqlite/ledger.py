@@ -364,7 +364,10 @@ class SqliteLedger(Deletion):
         values = {"task": task_id, "fence": fence, "token": token}
         with self._transaction():
             lease = {"lease_s": now["now_s"] + timeout_s}
-            return self._db.execute(SQL["defer"], values | now | lease).fetchone() is not None
+            if self._db.execute(SQL["defer"], values | now | lease).fetchone() is None:
+                return False
+            self._db.execute(SQL["remember_deferral"], values)
+            return True
 
     def rescue(self, dead: Collection[str] = ()) -> int:
         with self._transaction():

@@ -259,6 +259,10 @@ SET state = 'running', worker = NULL, token = :token, lease_s = :lease_s, update
 WHERE id = :task AND fence = :fence AND state IN ('leased', 'running')
 RETURNING id;
 
+-- name: remember_deferral
+INSERT INTO deferrals (token, task_id, fence) VALUES (:token, :task, :fence)
+ON CONFLICT DO UPDATE SET fence = excluded.fence;
+
 -- name: rescue
 -- What a deferral costs, and a worker that vanished while it ran the task: see `fail`.
 WITH gone (id, gap, is_last, deferred, lost_on) AS MATERIALIZED (

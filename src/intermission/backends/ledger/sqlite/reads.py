@@ -18,14 +18,13 @@ from intermission.model import (
     Job,
     JobRow,
     JobState,
-    Lease,
     Output,
     TaskOutput,
     TaskRow,
     TaskState,
 )
 from intermission.ports.clock import Clock, SystemClock
-from intermission.ports.ledger import PAGE
+from intermission.ports.ledger import PAGE, DeferredTask
 
 _TASK = (
     "SELECT t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, "
@@ -195,20 +194,18 @@ class Reads:
                 for index, state, *rest in rows
             ]
 
-    def deferred(self, token: str) -> Lease | None:
+    def deferred(self, token: str) -> DeferredTask | None:
         with translated(self.path):
             row = self._db.execute(
-                "SELECT id, fence, attempts + 1, job_id, step, idx, key, chunk FROM tasks "
-                "WHERE token = ? AND state = 'running'",
+                f"{_TASK.replace('FROM', ', t.job_id, d.fence FROM')} "
+                "JOIN deferrals AS d ON d.task_id = t.id WHERE d.token = ? "
+                "ORDER BY (t.state = 'running' AND t.fence = d.fence) DESC, t.id DESC LIMIT 1",
                 (token,),
             ).fetchone()
             if row is None:
                 return None
-            id, fence, attempt, job_id, step, index, key, chunk = row
-            job = self._job(job_id)
-            inputs = self._inputs(job_id, step, index, {})
-            name = job.steps[step].name
-            return Lease(id, fence, attempt, job.key, name, index, key, chunk, inputs)
+            job_id, fence = row[19:]
+            return DeferredTask(self._job(job_id).key, fence, self._task_row(job_id, row[:19]))
 
     def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:
         id = None if job is None else self._id(job)

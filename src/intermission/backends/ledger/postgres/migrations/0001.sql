@@ -128,7 +128,16 @@ CREATE INDEX tasks_stopped ON intermission.tasks (job_id, step, (id + 0))
     WHERE state IN ('failed', 'cancelled');
 CREATE INDEX tasks_of_job ON intermission.tasks (job_id, id); -- for lists in pages
 CREATE INDEX tasks_with_files ON intermission.tasks (job_id, id) WHERE files IS NOT NULL;
-CREATE INDEX tasks_deferred ON intermission.tasks (token) WHERE token IS NOT NULL;
+
+-- The tokens that tasks were deferred under, with the fence of that attempt. They stay, so that
+-- whoever comes late with a result can be told what became of the task.
+CREATE TABLE intermission.deferrals (
+    token   text NOT NULL,
+    task_id bigint NOT NULL,
+    fence   bigint NOT NULL,
+    PRIMARY KEY (token, task_id)
+);
+CREATE INDEX deferrals_of_task ON intermission.deferrals (task_id);
 
 -- Hosts that gave a task back because they cannot run it, and until when they do not get it.
 CREATE TABLE intermission.refusals (
@@ -291,6 +300,7 @@ BEGIN
     IF EXISTS (SELECT 1 FROM old_tasks WHERE refusals > 0) THEN
         DELETE FROM intermission.refusals WHERE task_id IN (SELECT id FROM old_tasks);
     END IF;
+    DELETE FROM intermission.deferrals WHERE task_id IN (SELECT id FROM old_tasks);
     RETURN NULL;
 END
 $$;

@@ -141,7 +141,20 @@ CREATE INDEX tasks_stopped ON tasks (job_id, step)
     WHERE state = 'failed' OR state = 'cancelled';
 CREATE INDEX tasks_of_job ON tasks (job_id, id); -- for lists in pages
 CREATE INDEX tasks_with_files ON tasks (job_id, id) WHERE files IS NOT NULL;
-CREATE INDEX tasks_deferred ON tasks (token) WHERE token IS NOT NULL;
+
+-- The tokens that tasks were deferred under, with the fence of that attempt. They stay, so that
+-- whoever comes late with a result can be told what became of the task.
+CREATE TABLE deferrals (
+    token   TEXT NOT NULL,
+    task_id INTEGER NOT NULL,
+    fence   INTEGER NOT NULL,
+    PRIMARY KEY (token, task_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX deferrals_of_task ON deferrals (task_id);
+
+CREATE TRIGGER deferrals_go AFTER DELETE ON tasks BEGIN
+    DELETE FROM deferrals WHERE task_id = old.id;
+END;
 
 -- Hosts that gave a task back because they cannot run it, and until when they do not get it.
 CREATE TABLE refusals (
