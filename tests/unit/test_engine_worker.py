@@ -195,7 +195,8 @@ def test_a_crash_is_the_tasks_own(shop: Shop) -> None:
     shop.turn()
     shop.executor.dies(1)
     shop.turn()
-    assert shop.states()["one"] is TaskState.RETRYING
+    row = shop.rows()["one"]
+    assert (row.state, row.code) == (TaskState.RETRYING, Reason.CRASHED)
 
 
 def test_a_time_out_kills_and_counts(tmp_path: Path) -> None:
@@ -208,7 +209,11 @@ def test_a_time_out_kills_and_counts(tmp_path: Path) -> None:
     shop.executor.dies(1)
     shop.turn()
     (row,) = shop.ledger.tasks(shop.job.key)
-    assert (row.state, row.error) == (TaskState.RETRYING, "TimedOut")
+    assert (row.state, row.error, row.code) == (
+        TaskState.RETRYING,
+        "TimedOut",
+        Reason.TIMED_OUT,
+    )
 
 
 def test_what_ends_while_the_ledger_is_away_is_written_when_it_is_back(shop: Shop) -> None:

@@ -99,7 +99,12 @@ def test_the_nearest_earlier_run_tells_what_changed(known: list[Receipt], expect
     assert reason("c1", {"a": "1", "b": "2"}, known) == expected
 
 
-def test_receipts_of_other_jobs_come_newest_first(bench: Bench) -> None:
+def test_receipts_of_other_jobs_come_newest_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = bench.store.read
+    monkeypatch.setattr(bench.store, "read", lambda key: (read.append(key), real(key))[1])
     own = {row.key for row in bench.ledger.tasks(bench.job.key)}
     for attempt, ended_ms in (("old", 1), ("new", 2)):
         made = replace(receipt("c"), task_key=attempt, attempt=attempt, ended_ms=ended_ms)
@@ -107,3 +112,4 @@ def test_receipts_of_other_jobs_come_newest_first(bench: Bench) -> None:
     bench.store.create("receipts/hear/garbage.json", b"garbage")
     found = receipts_of(bench.store, "hear", besides=own)
     assert [one.attempt for one in found] == ["new", "old"]
+    assert len(read) == 3, "the job's own are not read, however many it has"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from intermission.services.health_checks import (
     low_disk,
     registered,
 )
+from intermission.services.oldest_jobs import OldestJobs
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import line_job, submit
 
@@ -128,3 +130,56 @@ def test_workers_that_come_and_go_are_told_once(tmp_path: Path, world: World) ->
     clock.advance(OFFLINE_MS)
     assert kinds() == []
     registry.close()
+
+
+class Counting(SqliteLedger):
+    """Counts the jobs and tasks that are read from it."""
+
+    read = 0
+
+    def jobs(self, *asked: Any, **how: Any) -> list[Any]:
+        return self._tally(super().jobs(*asked, **how))
+
+    def tasks(self, *asked: Any, **how: Any) -> list[Any]:
+        return self._tally(super().tasks(*asked, **how))
+
+    def _tally(self, rows: list[Any]) -> list[Any]:
+        self.read += len(rows)
+        return rows
+
+
+def test_a_look_at_the_queues_costs_the_same_beside_any_number_of_jobs(tmp_path: Path) -> None:
+    clock = FakeClock()
+    ledger = Counting(tmp_path / "ledger.sqlite", clock=clock)
+    queues = Queues("here", clock)
+    costs = []
+    for many in (250, 750):
+        for n in range(many):
+            submit(ledger, line_job(key=identity(f"{many} {n}"), pipeline="film"))
+        for _ in range(2):
+            before = ledger.read
+            list(queues.look(ledger))
+        costs.append(ledger.read - before)
+    assert costs[1] <= costs[0] + 10
+    clock.advance(QUEUE_OLD_MS / 1000 + 1)
+    (found,) = queues.look(ledger)
+    assert found.subject["job"] == identity("250 0"), "the oldest is found all the same"
+    ledger.close()
+
+
+def test_the_oldest_jobs_are_found_whatever_became_of_others(world: World) -> None:
+    keys = [identity(str(n)) for n in range(200)]
+    for key in keys:
+        submit(world.ledger, line_job(key=key))
+    oldest = OldestJobs()
+    assert [row.job.key for row in oldest.look(world.ledger, 5)] == keys[:5]
+    for key in keys[:150]:
+        world.ledger.cancel(key, reason="enough")
+    assert [row.job.key for row in oldest.look(world.ledger, 5)] == keys[150:155]
+    assert [row.job.key for row in oldest.look(world.ledger, 100)] == keys[150:]
+    world.ledger.retry(keys[3])
+    found = [row.job.key for row in oldest.look(world.ledger, 5)]
+    assert found == [keys[3], *keys[150:154]]
+    for key in keys:
+        world.ledger.cancel(key, reason="enough")
+    assert oldest.look(world.ledger, 5) == []

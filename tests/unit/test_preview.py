@@ -119,12 +119,12 @@ class Counting(SqliteLedger):
     read = 0
 
     def outputs(self, *asked: Any, **how: Any) -> list[Any]:
-        return self._counted(super().outputs(*asked, **how))
+        return self._tally(super().outputs(*asked, **how))
 
     def events(self, *asked: Any, **how: Any) -> list[Any]:
-        return self._counted(super().events(*asked, **how))
+        return self._tally(super().events(*asked, **how))
 
-    def _counted(self, rows: list[Any]) -> list[Any]:
+    def _tally(self, rows: list[Any]) -> list[Any]:
         self.read += len(rows)
         return rows
 

@@ -115,6 +115,7 @@ def failure(
         failed.permanent,
         delay_s * random.uniform(1 - jitter, 1 + jitter),
         lease.key,
+        failed.code,
     )
 
 

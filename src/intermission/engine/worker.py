@@ -446,7 +446,7 @@ class Worker:
         if run.verdict == "timeout":
             timeout_s = run.spec.timeout_s
             message = f"{run.spec.name} ran longer than its time-out of {timeout_s:g} s"
-            self._fail(run.job, leases.pop(0), "TimedOut", message)
+            self._fail(run.job, leases.pop(0), "TimedOut", message, Reason.TIMED_OUT)
         if run.verdict:
             self._give_back(run.job, leases, run.reason, run.verdict)
             return
@@ -454,10 +454,10 @@ class Worker:
             self._give_back(run.job, leases, Reason.NO_SLOT, ended.how)
             return
         for lease in leases:
-            self._fail(run.job, lease, "SlotDied", ended.how)
+            self._fail(run.job, lease, "SlotDied", ended.how, Reason.CRASHED)
 
-    def _fail(self, job: ClaimedJob, lease: Lease, error: str, message: str) -> None:
-        failed = Failed(lease.task_id, lease.fence, error, message, False)
+    def _fail(self, job: ClaimedJob, lease: Lease, error: str, message: str, code: Reason) -> None:
+        failed = Failed(lease.task_id, lease.fence, error, message, False, code=code)
         self._write(partial(self._record_trouble, job, lease, failed))
 
     def _lease_lost(self, name: str, held: HeldLease) -> None:

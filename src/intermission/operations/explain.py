@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from intermission.engine.planning import Keys, Plans, expand, parts
-from intermission.engine.receipt import peek
+from intermission.engine.receipt import peek, receipt_key
 from intermission.errors import NotFound
 from intermission.model import Job, Receipt, Task
 from intermission.ports.store import Store
@@ -13,14 +13,16 @@ from intermission.ports.store import Store
 
 def receipts_of(store: Store, step: str, *, besides: Collection[str]) -> list[Receipt]:
     """Every receipt of a step under other keys than a job's own ones, newest first."""
+    own = {receipt_key(step, key) for key in besides}
     found: list[Receipt] = []
     for stat in store.list(f"receipts/{step}/"):
+        if stat.key in own:
+            continue
         try:
             found.append(Receipt.from_json(store.read(stat.key)))
         except (ValueError, TypeError, KeyError, NotFound):
             continue
-    others = (receipt for receipt in found if receipt.task_key not in besides)
-    return sorted(others, key=lambda receipt: -receipt.ended_ms)
+    return sorted(found, key=lambda receipt: -receipt.ended_ms)
 
 
 def reason(chunk: str | None, now: Mapping[str, str], known: list[Receipt]) -> str:

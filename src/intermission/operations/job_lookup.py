@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from intermission.composition.app import App
@@ -144,9 +145,12 @@ def find_task(found: Found, name: str) -> TaskRow:
     match = _TASK.fullmatch(name)
     steps = {spec.name for spec in found.row.job.steps}
     if match is not None and match["step"] in steps:
-        rows = list(every_task(found.ledger, found.row.job.key, step=match["step"]))
+        some = every_task(found.ledger, found.row.job.key, step=match["step"])
         if match["index"] is not None:
-            rows = [row for row in rows if row.index == int(match["index"])]
+            index = int(match["index"])
+            rows = list(islice((row for row in some if row.index == index), 1))
+        else:
+            rows = list(some)
     else:
         rows = [
             row for row in every_task(found.ledger, found.row.job.key) if row.key.startswith(name)

@@ -65,6 +65,7 @@ class Failed(NamedTuple):
     permanent: bool
     wait_s: float | None = None
     """How long the attempt was told to wait before the next; None leaves it to the step."""
+    code: Reason = Reason.FAILED
 
 
 class Deferral(NamedTuple):

@@ -1,7 +1,6 @@
-"""What no event tells and somebody has to look at: queues that stand still, disks that fill up,
-workers that fell silent.
+"""What no event tells: queues that stand still, disks that fill up, workers that fell silent.
 
-Reads only. Each look says how things stand now; whether a person hears of it is decided elsewhere.
+Reads only. Each look says how things stand now; whether a person is told is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -11,21 +10,23 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from intermission.model import CLAIMABLE, JobRow, JobState, Limit, TaskState
+from intermission.model import CLAIMABLE, JobRow, Limit, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
 from intermission.ports.registry import Registry
 from intermission.services.alerts import Situation
+from intermission.services.oldest_jobs import OldestJobs
 
 QUEUE_OLD_MS = 15 * 60 * 1000
 DISK_LOW_FRACTION = 0.10
 DISK_LOW_BYTES = 5 * 2**30
 OFFLINE_MS = 5 * 60 * 1000
-JOBS_MAX = 20
-"""How many jobs of a pipeline are looked at, the oldest: they have waited longest."""
+JOBS_MAX = 200
+"""How many jobs are looked at, the oldest: they have waited longest."""
+TASKS_MAX = 20
+"""Of how many jobs of a pipeline a task is read."""
 
-_READY = CLAIMABLE - {TaskState.RETRYING}
-_ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING, JobState.DRAINING})
+READY = CLAIMABLE - {TaskState.RETRYING}
 
 DiskUsage = Callable[[], tuple[int, int]]
 """Free bytes and all bytes."""
@@ -41,6 +42,7 @@ class Queues:
     def __init__(self, scope: str, clock: Clock) -> None:
         self._scope = scope
         self._clock = clock
+        self._jobs = OldestJobs()
         self._since_s: dict[tuple[int, int], float] = {}
         """By task and fence: a task that was claimed meanwhile is another one."""
 
@@ -50,8 +52,9 @@ class Queues:
         oldest: dict[str, tuple[float, str, str]] = {}
         for row, name, task in self._next_in_line(ledger):
             since_s = self._since_s[task] = before.get(task, now_s)
-            first = (since_s, row.job.key, name)
-            oldest[row.job.pipeline] = min(oldest.get(row.job.pipeline, first), first)
+            known = oldest.get(row.job.pipeline)
+            if known is None or since_s < known[0]:
+                oldest[row.job.pipeline] = since_s, row.job.key, name
         for pipeline, (since_s, job_key, name) in oldest.items():
             waited_s = round(now_s - since_s)
             if waited_s * 1000 > QUEUE_OLD_MS:
@@ -65,18 +68,18 @@ class Queues:
                 )
 
     def _next_in_line(self, ledger: Ledger) -> Iterator[tuple[JobRow, str, tuple[int, int]]]:
-        """The first claimable task of every job that nobody told to wait."""
+        """The first claimable task of each of the oldest jobs, unless a person told it to wait."""
         paused = {limit.name for limit in ledger.limits() if limit.paused}
         now_ms = self._clock.now_ms()
         looked: dict[str, int] = {}
-        for row in reversed(ledger.jobs()):
+        for row in self._jobs.look(ledger, JOBS_MAX):
             job = row.job
-            if row.state not in _ACTIVE or job.not_before_ms > now_ms or not row.total(*_READY):
+            if job.not_before_ms > now_ms or not row.total(*READY):
                 continue
             looked[job.pipeline] = looked.get(job.pipeline, 0) + 1
-            if looked[job.pipeline] > JOBS_MAX:
+            if looked[job.pipeline] > TASKS_MAX:
                 continue
-            task = next(iter(ledger.tasks(job.key, states=_READY, limit=1)), None)
+            task = next(iter(ledger.tasks(job.key, states=READY, limit=1)), None)
             if task is not None and paused.isdisjoint(Limit.names(job, job.step(task.step))):
                 yield row, task.name, (task.id, task.fence)
 

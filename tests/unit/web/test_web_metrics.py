@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.model import Failure, Job, identity
+from intermission.model import Failure, Job, Reason, identity
 from intermission.services.supervisor import Supervisor
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, job, step, submit
@@ -110,12 +110,14 @@ def test_an_interrupted_attempt_is_lost_whatever_becomes_of_its_task(counted: Co
     for took_s in (5, 7):
         (lease,) = counted.ledger.claim("w", 1, lease_ttl_s=60)
         counted.clock.advance(took_s)
-        message = "the slot was killed by SIGKILL"
-        counted.ledger.fail([Failure(lease.task_id, lease.fence, "SlotDied", message)])
+        died = Failure(lease.task_id, lease.fence, "SlotDied", "gone", code=Reason.CRASHED)
+        counted.ledger.fail([died])
     submit(counted.ledger, job(step("a"), key=identity("c")))
     (lease,) = counted.ledger.claim("w", 1, lease_ttl_s=60)
     counted.clock.advance(11)
-    counted.ledger.fail([Failure(lease.task_id, lease.fence, "E", "no sound", permanent=True)])
+    counted.ledger.fail(
+        [Failure(lease.task_id, lease.fence, "E", "the slot was killed", permanent=True)]
+    )
     counted.follow()
     assert counted.step("lost_seconds_total", "a") == 61 + 5 + 7
     assert counted.step("leases_expired_total", "a") == 1

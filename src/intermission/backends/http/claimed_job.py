@@ -85,7 +85,12 @@ class HttpJob:
 
     def fail(self, lease: Lease, failed: Failed) -> TaskState | None:
         failure = Failure(
-            failed.task_id, failed.fence, failed.error, failed.message, failed.permanent
+            failed.task_id,
+            failed.fence,
+            failed.error,
+            failed.message,
+            failed.permanent,
+            code=failed.code,
         )
         return self.client.fail_one(failure, failed.wait_s)
 

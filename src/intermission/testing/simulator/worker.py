@@ -23,7 +23,7 @@ from intermission.engine.store_io import StoreIO
 from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError, LedgerError
 from intermission.maintenance.rebuild import remember_job
 from intermission.maintenance.verify import verify
-from intermission.model import Completion, JobState, Lease
+from intermission.model import Completion, JobState, Lease, Reason
 from intermission.ports.ledger import every_receipt
 from intermission.ports.slot_protocol import (
     Completed,
@@ -187,7 +187,7 @@ class Worker(Process):
             return Completed(run_task(self._work, lease, hooks), 0.0)
         except SlotKilled as e:
             if not e.args[0]:
-                return Failed(*ids, "SlotDied", "the slot was killed", False)
+                return Failed(*ids, "SlotDied", "the slot was killed", False, code=Reason.CRASHED)
             verdict = str(e)
         except CorruptArtifact as e:
             return CorruptInput(*ids, e.task_key, e.key, str(e))

@@ -9,7 +9,6 @@ counted until the server restarts: then the totals are lower, which Prometheus t
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -20,9 +19,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from intermission.model import CLAIMABLE, HELD, Event, Job, JobState, Reason, StepKind, TaskState
+from intermission.model import HELD, Event, Job, JobState, Reason, StepKind, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger, output_of
+from intermission.services.health_checks import JOBS_MAX, READY
+from intermission.services.oldest_jobs import OldestJobs
 from intermission.services.supervisor import Supervisor
 from intermission.web.api.event_log_reader import PAGE
 from intermission.web.problems import RETRY_AFTER_S, Problem, documented
@@ -30,7 +31,6 @@ from intermission.web.problems import RETRY_AFTER_S, Problem, documented
 LOOK_EVERY_S = 5.0
 """How often the queues are looked at."""
 
-_READY = CLAIMABLE - {TaskState.RETRYING}
 _OUTCOMES = frozenset(
     {
         *(TaskState.DONE, TaskState.FAILED, TaskState.RETRYING),
@@ -38,7 +38,6 @@ _OUTCOMES = frozenset(
     }
 )
 _ACTIVE = ("pending", "running", "draining")
-_SLOT_DIED = re.compile(r"the slot (was killed|exited)")
 _BUCKETS_S = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
@@ -66,6 +65,7 @@ class Metrics:
         self._ready_ms: dict[int, int] = {}
         self._queues: set[str] = set()
         """Pipelines that ever had a job: an empty queue is told as 0."""
+        self._oldest_jobs = OldestJobs()
         self._look_at_s = 0.0
         self._counted = 0
         """The number of the last event that was counted."""
@@ -165,7 +165,7 @@ class Metrics:
         if event.task is None:
             return  # a task that a later plan did away with
         step = event.task.partition("[")[0]
-        if event.now in _READY:
+        if event.now in READY:
             self._ready_ms[event.task_id] = event.at_ms
         else:
             self._ready_ms.pop(event.task_id, None)
@@ -183,11 +183,9 @@ class Metrics:
         if leased_ms is None:
             return
         took_s = max(0, event.at_ms - leased_ms) / 1000
-        message = event.message or ""
         vanished = event.code == Reason.LOST
         # The last attempt that a task had is no less lost than the others: it failed then.
-        died = event.now in (TaskState.RETRYING, TaskState.FAILED) and _SLOT_DIED.match(message)
-        if event.now == TaskState.ABANDONED or vanished or died:
+        if event.now == TaskState.ABANDONED or event.code in (Reason.LOST, Reason.CRASHED):
             self._lost.labels(pipeline, step).inc(took_s)
         else:
             self._seconds.labels(pipeline, step).observe(took_s)
@@ -195,15 +193,17 @@ class Metrics:
             self._expired.labels(pipeline, step).inc()
 
     def _look(self, ledger: Ledger) -> None:
-        """Age of the queues, for the jobs that have not ended: one task of each is read."""
+        """Age of the queues, by the oldest jobs that have not ended: one task of each is read."""
         now_ms = self._clock.now_ms()
         oldest_ms = dict.fromkeys(self._queues, 0)
-        for key, known in self._jobs.items():
-            since_ms = self._waiting_since(ledger, key, known)
+        for row in self._oldest_jobs.look(ledger, JOBS_MAX):
+            known = self._jobs.get(row.job.key)
+            if known is None or not row.total(*READY):
+                continue
+            since_ms = self._waiting_since(ledger, row.job.key, known)
             if since_ms is not None:
-                age_ms = max(0, now_ms - since_ms)
-                pipeline = known.job.pipeline
-                oldest_ms[pipeline] = max(oldest_ms.get(pipeline, 0), age_ms)
+                pipeline = row.job.pipeline
+                oldest_ms[pipeline] = max(oldest_ms.get(pipeline, 0), now_ms - since_ms)
         for pipeline, age_ms in oldest_ms.items():
             self._oldest.labels(pipeline).set(age_ms / 1000)
         self._queues = set(oldest_ms)
@@ -214,7 +214,7 @@ class Metrics:
         A task that is added ready to start leaves no event of its own: it came with its job, or
         with the end of its plan.
         """
-        row = next(iter(ledger.tasks(key, states=_READY, limit=1)), None)
+        row = next(iter(ledger.tasks(key, states=READY, limit=1)), None)
         if row is None:
             return None
         plan = known.job.step(row.step).plan
