@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from intermission.backends.http import work_schema as wire
-from intermission.composition.fleet import Fleet
+from intermission.composition.fleet import Fleet, fleet_delays
 from intermission.engine import completion
 from intermission.engine.receipt import (
     adopt,
@@ -54,7 +54,6 @@ from intermission.ports.ledger import Ledger
 from intermission.ports.slot_protocol import Failed
 
 ARTIFACT_MAX_BYTES = 256 * 1024**3
-JITTER = 0.2
 WRITERS = 16
 """Receipts that are written at a time."""
 RESCUE_SHARE = 1 / 12
@@ -184,8 +183,8 @@ class RemoteWork:
                     one.permanent,
                     one.retry_after_s,
                 )
-                delays_s = self._settings.retry_delays_s
-                failure = completion.failure(held.opened.job, held.lease, failed, delays_s, JITTER)
+                delays = fleet_delays(self._settings)
+                failure = completion.failure(held.opened.job, held.lease, failed, *delays)
                 (state,) = self._ledger.fail([replace(failure, code=one.reason)])
                 self._tasks.let_go(held)
             states.append(None if state is None else state.value)

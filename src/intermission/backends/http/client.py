@@ -22,6 +22,7 @@ from intermission import __version__, errors
 from intermission.backends.http.rpc_schema import MISSING_HEADER, PROBLEM_PREFIX, VERSION_HEADER
 from intermission.errors import (
     AlreadyExists,
+    ChangeRefused,
     CorruptArtifact,
     EnvironmentFault,
     IntermissionError,
@@ -48,6 +49,7 @@ _DELAY_MAX_S = 5.0
 _REFUSED = frozenset({401, 403, 426})
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TAKEN = frozenset({409, 412})
+_UNACCEPTABLE = frozenset({400, 413, 422})
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,12 @@ class Faults:
     error: type[EnvironmentFault]
     refused: type[EnvironmentFault]
     unavailable: type[EnvironmentFault]
+    unacceptable: type[EnvironmentFault] | None = None
+    """For a request that the server never takes, however often it comes; else by its problem."""
 
 
 LEDGER = Faults(LedgerError, LedgerRefused, LedgerError)
+WORK = Faults(LedgerError, LedgerRefused, LedgerError, ChangeRefused)
 STORE = Faults(StoreError, StoreRefused, StoreUnavailable)
 
 
@@ -171,6 +176,10 @@ class Server:
             return faults.refused(
                 f"{doing} failed: {self.url} refused it ({_said(response)}).",
                 remedy=remedy or "Give this worker a key that the server takes.",
+            )
+        if response.status_code in _UNACCEPTABLE and faults.unacceptable is not None:
+            return faults.unacceptable(
+                f"{doing} failed: {self.url} never takes this ({_said(response)}).", remedy=remedy
             )
         if MISSING_HEADER in response.headers:
             return NotFound(f"{doing} failed: there is no such object.")

@@ -16,9 +16,9 @@ from uuid import uuid4
 from pydantic import BaseModel, ValidationError
 
 from intermission.backends.http import work_schema as wire
-from intermission.backends.http.client import ANSWER_TIMEOUT_S, LEDGER, PATIENCE_S, server
-from intermission.backends.http.rpc_schema import CALL_HEADER, Call
-from intermission.errors import LedgerError
+from intermission.backends.http.client import ANSWER_TIMEOUT_S, LEDGER, PATIENCE_S, WORK, server
+from intermission.backends.http.rpc_schema import CALL_HEADER, Call, explain
+from intermission.errors import ChangeRefused, LedgerError
 from intermission.model import (
     Failure,
     FileRef,
@@ -121,21 +121,26 @@ class WorkClient:
     def complete(self, done: Sequence[tuple[int, int, str, Sequence[FileRef]]]) -> list[wire.End]:
         """End tasks well; each is (task, fence, result, files)."""
         tokens = self._tokens_of((task_id, fence) for task_id, fence, _, _ in done)
-        documents = [
-            wire.Done(
-                lease=token,
-                result=result,
-                files=[
-                    wire.Artifact(name=one.name, size_bytes=one.size_bytes, sha256=one.sha256)
-                    for one in files
-                ],
-            )
-            for token, (_, _, result, files) in zip(tokens, done, strict=True)
-        ]
-        ends: list[wire.End] = []
-        for some in _by_size(documents):
-            ends += self._call(wire.COMPLETE, wire.Complete(done=some), wire.Completed).ends
-        return ends
+        ends: list[wire.End | None] = []
+        documents: list[wire.Done] = []
+        for token, (_, _, result, files) in zip(tokens, done, strict=True):
+            try:
+                documents.append(_done(token, result, files))
+                ends.append(None)
+            except ValidationError as e:  # no server takes it, and the others need not wait
+                ends.append(wire.End(accepted=False, problem=f"it can't be sent: {explain(e)}."))
+        answers = iter([end for some in _by_size(documents) for end in self._complete(some)])
+        return [next(answers) if end is None else end for end in ends]
+
+    def _complete(self, done: Sequence[wire.Done]) -> list[wire.End]:
+        """What the server says to ends; one that it never takes is found among the others."""
+        try:
+            return self._call(wire.COMPLETE, wire.Complete(done=list(done)), wire.Completed).ends
+        except ChangeRefused as e:
+            if len(done) == 1:
+                return [wire.End(accepted=False, problem=str(e))]
+            half = len(done) // 2
+            return self._complete(done[:half]) + self._complete(done[half:])
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
         """`delay_s` of 0 leaves the delay to the server."""
@@ -146,7 +151,7 @@ class WorkClient:
         failed = wire.FailedAttempt(
             lease=token,
             error=failure.error[:200] or "Error",
-            message=failure.message[:_MESSAGE_MAX],
+            message=_text(failure.message),
             reason=wire.task_reason(failure.code),
             permanent=failure.permanent,
             retry_after_s=retry_after_s,
@@ -168,7 +173,7 @@ class WorkClient:
             asked = wire.Release(
                 leases=self._tokens_of(some),
                 reason=Reason(reason),
-                message=(message or "")[:_MESSAGE_MAX],
+                message=_text(message or ""),
                 host=host,
                 exclude_s=until_s,
             )
@@ -237,7 +242,7 @@ class WorkClient:
             "POST",
             path,
             lambda response: _read(answer, response.read(), self.url),
-            faults=LEDGER,
+            faults=WORK,
             body=asked.model_dump_json().encode(),
             headers={"Content-Type": "application/json", CALL_HEADER: uuid4().hex},
             patience_s=self._patience_s if within_s is None else within_s,
@@ -253,6 +258,18 @@ def _read(shape: type[A], body: bytes, url: str) -> A:
             f"expected an answer of an Intermission server from {url}, found something else.",
             remedy="Is that the URL of a server of this version?",
         ) from e
+
+
+def _done(token: str, result: str, files: Sequence[FileRef]) -> wire.Done:
+    named = [
+        wire.Artifact(name=one.name, size_bytes=one.size_bytes, sha256=one.sha256) for one in files
+    ]
+    return wire.Done(lease=token, result=result, files=named)
+
+
+def _text(message: str) -> str:
+    """A message as it can be sent: a file's name in it may be bytes that are no text."""
+    return message[:_MESSAGE_MAX].encode(errors="replace").decode()
 
 
 def _output(one: wire.InputOutput) -> Output | None:
