@@ -365,6 +365,9 @@ def test_one_job_with_a_failing_disk_does_not_stop_the_fleet(fleet: Cli) -> None
     until(lambda: states(fleet)[str(fleet.folder / "fine.txt")] == "done")
     assert worker.poll() is None
     assert [(task["attempts"], task["refusals"]) for task in tasks(fleet, broken)] == [(0, 1)]
+    assert "waits for another worker" in fleet("status", broken).out
+    (refused,) = fleet("status", broken, "--json").json["refused"]
+    assert refused["code"] == "scratch-failed"
     stop(fleet, worker)
 
 

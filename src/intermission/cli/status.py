@@ -30,8 +30,8 @@ def status(
 ) -> None:
     """Show how far a job is.
 
-    Its tasks by step and state, its groups (such as the renditions of a video), and the tasks that
-    are running.
+    Its tasks by step and state, its groups (such as the renditions of a video), the tasks that are
+    running, and those that no worker could run so far, with the reason.
     """
     from intermission.cli.formatting import near
     from intermission.cli.jsonout import emit, fields
@@ -39,6 +39,7 @@ def status(
     from intermission.model import HELD, JobState
     from intermission.operations import find_job
     from intermission.operations.documents import JobDocument, TaskDocument
+    from intermission.operations.inspect import refusal, refused_tasks
     from intermission.operations.rendition_progress import group_fields, groups_of
 
     with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
@@ -46,10 +47,15 @@ def status(
         running: list[TaskRow] = []
         if row.total(*HELD):
             running = found.ledger.tasks(row.job.key, states=HELD)
+        refused = refused_tasks(found)
         groups = groups_of(found.ledger, row.job)
         if as_json:
             tasks = [fields(TaskDocument.of(task)) for task in running]
-            now = {"groups": [group_fields(group) for group in groups], "running": tasks}
+            now = {
+                "groups": [group_fields(group) for group in groups],
+                "running": tasks,
+                "refused": [fields(TaskDocument.of(task)) for task in refused],
+            }
             emit({"event": "status"}, JobDocument.of(row, found.source), now)
             return
         print(f"{row.job.key[:10]}  {row.job.pipeline}  {near(found.source)}")
@@ -60,6 +66,8 @@ def status(
         for task in running:
             where = "waits for an outside event" if task.worker is None else f"on {task.worker}"
             print(f"{task.name}  {task.progress:.0%}  attempt {task.tries}  {where}")
+        for task in refused:
+            print(f"{task.name}  {refusal(task)}")
 
 
 def print_counts(row: JobRow) -> None:

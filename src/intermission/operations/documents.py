@@ -80,7 +80,9 @@ class TaskDocument(BaseModel):
     progress: float
     reused: bool
     error: str | None
+    code: str | None
     message: str | None
+    refusals: int
     started: When | None
     ended: When | None
     ready: When | None
@@ -101,7 +103,9 @@ class TaskDocument(BaseModel):
             progress=row.progress,
             reused=row.adopted,
             error=row.error,
+            code=row.code,
             message=row.message,
+            refusals=row.refusals,
             started=when(row.started_ms),
             ended=when(row.ended_ms),
             ready=when(row.ready_ms),
@@ -213,17 +217,24 @@ class GroupList(BaseModel):
 
 
 class EventDocument(BaseModel):
-    """A change in the ledger: of a task, of a job as a whole, or of a task's progress alone."""
+    """A change in the ledger: of a task, of a job as a whole, or of a task's progress alone.
+
+    `id` is the task's number in the ledger, `code` says for programs why an attempt ended.
+    """
 
     event: Literal["job", "task", "progress"]
     seq: int
     at: When
     job: str
     task: str | None
+    id: int | None
+    step: str | None
+    index: int | None
     was: str | None
     now: str
     fence: int | None
     worker: str | None
+    code: str | None
     message: str | None
     progress: float | None
 
@@ -236,10 +247,14 @@ class EventDocument(BaseModel):
             at=timestamp(event.at_ms),
             job=event.job_key,
             task=event.task,
+            id=event.task_id,
+            step=event.step,
+            index=event.index,
             was=event.was,
             now=event.now,
             fence=event.fence,
             worker=event.worker,
+            code=event.code,
             message=event.message,
             progress=event.progress,
         )

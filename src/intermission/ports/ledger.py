@@ -34,6 +34,9 @@ from intermission.model import (
 PAGE = 1000
 """As many rows has a page, where nobody says otherwise."""
 
+STUCK_HOSTS = 3
+"""When so many hosts have refused a task, people are told that no worker can run it."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeferredTask:

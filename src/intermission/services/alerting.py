@@ -25,9 +25,9 @@ from intermission.composition.uploads import Uploads
 from intermission.errors import AlreadyExists, IntermissionError, UsageError
 from intermission.model import CLAIMABLE, Event, canonical, identity
 from intermission.ports.clock import Clock
-from intermission.ports.ledger import Ledger, task_with
+from intermission.ports.ledger import STUCK_HOSTS, Ledger, task_with
 from intermission.ports.store import Store
-from intermission.services.alerts import KINDS, STUCK_HOSTS, Alert, Alerts, Situation, is_refusal
+from intermission.services.alerts import KINDS, Alert, Alerts, Situation, is_refusal
 from intermission.services.health_checks import Queues, WorkerWatch, low_disk, registered, usage_of
 from intermission.services.supervisor import Service, Supervision
 from intermission.services.webhook import GONE, Answer, Hook, secret_bytes

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from intermission.model import Event, Reason, TaskState, canonical, identity
+from intermission.ports.ledger import STUCK_HOSTS
 
 T = TypeVar("T")
 
@@ -38,12 +39,10 @@ _REMEMBERED_MAX = 1000
 """Subjects, and patterns. With more at a time, those heard of least recently are forgotten: an
 alert of theirs may come sooner than its cooldown, and none is lost."""
 
-STUCK_HOSTS = 3
-"""When so many hosts have given a task back, a person has to know."""
 _REFUSALS = frozenset(
     {
         *(Reason.NO_PIPELINE, Reason.OTHER_VERSION, Reason.MISSING_PACKAGE, Reason.NO_DEVICE),
-        *(Reason.SCRATCH_FULL, Reason.SCRATCH_FAILED),
+        *(Reason.SCRATCH_FULL, Reason.SCRATCH_FAILED, Reason.HOST_FAULT),
         *(Reason.SOURCE_UNREACHABLE, Reason.STORE_UNREACHABLE),
     }
 )
