@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastapi.sse import format_sse_event
 from starlette.types import Send
 
 from intermission.model import Event
@@ -33,7 +34,7 @@ KEEP_ALIVE_S = 15.0
 SEND_S = 10.0
 """How long a watcher may take to accept what is sent."""
 _LOG = logging.getLogger(__name__)
-_STILL_HERE = b": still here\n\n"
+_STILL_HERE = format_sse_event(comment="still here")
 GROUPED_JOBS_MAX = 256
 """Of how many jobs it is remembered how far their groups were."""
 GROUPS_EVERY_S = 2.0
@@ -47,7 +48,7 @@ def frame(event: Event) -> bytes:
     """An event as `text/event-stream` has it."""
     shape = EventDocument.of(event)
     data = shape.model_dump_json()
-    return f"id: {event.seq}\nevent: {shape.event}\ndata: {data}\n\n".encode()
+    return format_sse_event(id=str(event.seq), event=shape.event, data_str=data)
 
 
 class Batch:
@@ -187,7 +188,7 @@ class GroupFrames:
         groups.unread = []
         shapes = [GroupEventDocument(job=job_key, **group_fields(group)) for group in changed]
         return b"".join(
-            f"event: group\ndata: {shape.model_dump_json()}\n\n".encode() for shape in shapes
+            format_sse_event(event="group", data_str=shape.model_dump_json()) for shape in shapes
         )
 
 
