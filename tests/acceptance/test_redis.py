@@ -111,6 +111,35 @@ def test_progress_is_published_and_logged(fleet: Cli, channel: Channel) -> None:
     assert "climb  running 25%" in fleet("watch", key, "--after", "0").out
 
 
+def test_progress_of_a_worker_behind_a_server_is_published(
+    cli: Cli, server: ValkeyServer, channel: Channel
+) -> None:
+    """The worker reaches nothing but its server, which tells what the event log says of it."""
+    served = {"INTERMISSION_LEDGER": str(cli.folder / "ledger.sqlite")}
+    served |= {
+        "INTERMISSION_REDIS_URL": server.url,
+        "INTERMISSION_ADMIN_SECRET": "a-secret-of-tests",
+    }
+    process = cli.start("serve", "--port", 0, "--pipeline", f"{PIPELINES}:climbing", env=served)
+    assert process.stderr is not None
+    cli.env |= {
+        "INTERMISSION_SERVER": process.stderr.readline().split()[-1],
+        "INTERMISSION_ADMIN_SECRET": served["INTERMISSION_ADMIN_SECRET"],
+        "INTERMISSION_RENEW_EVERY_S": "1",
+    }
+    worker_key = cli("register", "distant").out.strip()
+    env = {"INTERMISSION_SERVER_KEY": worker_key, "INTERMISSION_ADMIN_SECRET": ""}
+    cli.start("worker", env={**env, "INTERMISSION_CACHE_DIR": str(cli.folder / "distant")})
+    key = submit(cli, "climbing", cli.source())
+    channel.until(event="job", job=key, now="running")
+    channel.until(event="task", job=key, now="leased")
+    told = channel.until(event="progress", job=key)
+    assert (told["task"], told["progress"]) == ("climb", 0.25)
+    cli.open_gate()
+    channel.until(event="task", job=key, now="done")
+    channel.until(event="job", job=key, now="done")
+
+
 def test_a_job_does_not_notice_that_redis_is_gone(
     fleet: Cli, server: ValkeyServer, channel: Channel
 ) -> None:

@@ -260,6 +260,11 @@ class EventDocument(BaseModel):
         )
 
 
+def event_line(event: Event) -> str:
+    """An event as one line of JSON, as `--jsonl` prints it."""
+    return json.dumps({"v": VERSION, **EventDocument.of(event).model_dump(mode="json")})
+
+
 class JobPage(BaseModel):
     """Jobs, newest first. `next` is the cursor of the page after this one, or null."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -22,8 +21,7 @@ from intermission.engine.open_job import OpenJob
 from intermission.engine.worker import Worker
 from intermission.engine.workspace import worker_name
 from intermission.maintenance.preview import Previews
-from intermission.model import Event
-from intermission.operations.documents import VERSION, EventDocument
+from intermission.operations.documents import event_line
 from intermission.ports.clock import Clock
 from intermission.settings import Settings
 
@@ -77,7 +75,7 @@ def _join_fleet(
     if settings.redis_url is not None:
         from intermission.backends.progress_pubsub import RedisProgress
 
-        progress = held.enter_context(closing(RedisProgress(settings.redis_url, _message)))
+        progress = held.enter_context(closing(RedisProgress(settings.redis_url, event_line)))
         publishing = ProgressEvents(ledger, progress.tell, clock)
         ledger = publishing.ledger
         hooks = {"on_tick": publishing.look, "on_progress": publishing.progressed}
@@ -118,11 +116,6 @@ def _join_server(
 
 def _self_test(settings: Settings) -> Callable[[], None]:
     return partial(check_scratch, settings.cache_dir.expanduser())
-
-
-def _message(event: Event) -> str:
-    """What is published of an event: the line that `--jsonl` prints."""
-    return json.dumps({"v": VERSION, **EventDocument.of(event).model_dump(mode="json")})
 
 
 def register_worker(

@@ -17,11 +17,11 @@ from fastapi import APIRouter, Depends, FastAPI
 from intermission.composition.fleet import Fleet
 from intermission.composition.uploads import Uploads
 from intermission.ports.registry import Registry
+from intermission.services.event_log_reader import EventLogReader
 from intermission.services.supervisor import Service, Supervision, Supervisor
 from intermission.web.api.deferred import FILES as DEFERRED_FILES
 from intermission.web.api.deferred import deferred_router
 from intermission.web.api.event_broadcaster import EventBroadcaster
-from intermission.web.api.event_log_reader import EventLogReader
 from intermission.web.api.events import events_router
 from intermission.web.api.failures import failures_router
 from intermission.web.api.guard import admin_only, known_parameters, secret_of

@@ -16,7 +16,9 @@ from intermission.composition.fleet import Fleet
 from intermission.composition.registries import open_registry
 from intermission.composition.uploads import Uploads
 from intermission.errors import EnvironmentFault, UsageError
+from intermission.operations.documents import event_line
 from intermission.services.alerting import alert_services
+from intermission.services.progress_publishing import progress_services
 from intermission.services.retention import retention_services
 from intermission.services.watch_scheduler import server_watches
 from intermission.settings import Settings
@@ -69,6 +71,7 @@ def serve(
             *alert_services(fleet, Uploads(settings), opened),
             *server_watches(fleet),
             *retention_services(fleet),
+            *progress_services(fleet, event_line, opened),
         ]
         app = create_app(fleet, registry, roots=roots, services=services)
         config = uvicorn.Config(

@@ -17,8 +17,8 @@ from intermission.composition.event_log import last_event
 from intermission.composition.fleet import Fleet
 from intermission.model import Event
 from intermission.operations.documents import EventDocument, EventPage
+from intermission.services.event_log_reader import PAGE
 from intermission.web.api.event_broadcaster import SEND_S, EventBroadcaster, Watcher, frame
-from intermission.web.api.event_log_reader import PAGE
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.api.paging import NUMBER_MAX, Limit
 from intermission.web.problems import Problem, documented

@@ -22,10 +22,10 @@ from prometheus_client.registry import Collector
 from intermission.model import HELD, Event, Job, JobState, Reason, StepKind, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger, output_of
+from intermission.services.event_log_reader import PAGE
 from intermission.services.health_checks import JOBS_MAX, READY
 from intermission.services.oldest_jobs import OldestJobs
 from intermission.services.supervisor import Supervisor
-from intermission.web.api.event_log_reader import PAGE
 from intermission.web.problems import RETRY_AFTER_S, Problem, documented
 
 LOOK_EVERY_S = 5.0
