@@ -13,7 +13,6 @@ from chaos.run import run
 from servers.postgres import PostgresServer
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.timeout(2400)  # three minutes, and what a busy machine needs to finish the work
 @pytest.mark.usefixtures("postgres_server")  # which knows whether there is one to start
