@@ -32,6 +32,7 @@ in the backend that met them.
     │   ├── SlotDied                  1   the process running the task was killed
     │   └── TimedOut                  1   the task ran past its time-out
     ├── CorruptArtifact               1   an input's bytes are not what its receipt says
+    ├── InputUnfinished               1   an input was lost after the claim; the task waits again
     ├── AlreadyExists                 1   a create-only write lost; the first one stands
     ├── NotFound                      1   no object under that key
     └── Interrupted                  75   stopped on request; progress is saved
@@ -205,6 +206,10 @@ class CorruptArtifact(IntermissionError):
         super().__init__(message, remedy=remedy)
         self.task_key = task_key
         self.key = key
+
+
+class InputUnfinished(IntermissionError):
+    """A task's input is not done any more: the task was taken back, and waits for it again."""
 
 
 class AlreadyExists(IntermissionError):

@@ -444,7 +444,7 @@ class TaskOutput:
 
 @_mass_produced
 class Lease:
-    """The right to run one task, and everything a slot needs to run it."""
+    """The right to run one task. What it takes from upstream is read by whoever runs it."""
 
     task_id: int
     fence: int
@@ -454,10 +454,6 @@ class Lease:
     index: int
     key: str
     chunk: str | None = None
-    inputs: Mapping[str, Output | tuple[Output | None, ...] | None] = field(
-        default_factory=dict[str, Output | tuple[Output | None, ...] | None]
-    )
-    """By parameter: one output, or a tuple of them for a fan-in; None stands for a gap."""
     alone: bool = False
     """Run nothing beside it: its last workers vanished, and it may be what killed them."""
     token: str = ""

@@ -21,7 +21,7 @@ from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import adopt, receipt_key
 from intermission.engine.source import identify
 from intermission.errors import CorruptArtifact, LedgerError, SourceChanged, SourceError
-from intermission.model import Job, JobState, Output, Receipt
+from intermission.model import Job, JobState, Receipt
 from intermission.testing.clock import FakeClock
 from servers.fault_proxy import CUT_BODY, LOST_REPLY, FaultProxy, answer
 from servers.worker_api import ADMIN, Hands, Served, problem, served_in, serving
@@ -432,8 +432,8 @@ def test_files_come_and_go_whole_or_again(
     (end,) = client.complete([(copied.task_id, copied.fence, '"some/a piece.bin"', files)])
     assert end.accepted, end
     (lease,) = client.claim("w", 1, lease_ttl_s=60)
-    output = lease.inputs["copy"]
-    assert isinstance(output, Output)
+    (output,) = client.inputs(lease, job.step(lease.step).edges)["copy"]
+    assert output is not None
     proxy.arm(CUT_BODY)
     found = io.files(lease, output)["some/a piece.bin"]
     assert found.read_bytes() == body
@@ -450,8 +450,8 @@ def test_an_altered_input_is_told_from_a_broken_line(
     for _ in range(2):
         run(hands, hands.claim()[0])
     (lease,) = client.claim("w", 1, lease_ttl_s=60)
-    output = lease.inputs["copy"]
-    assert isinstance(output, Output)
+    (output,) = client.inputs(lease, job.step(lease.step).edges)["copy"]
+    assert output is not None
     store = served.bench.workspace(job).open_store()
     (stat,) = store.list("artifacts/copy/")
     store.delete(stat.key)

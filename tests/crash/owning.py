@@ -18,6 +18,7 @@ from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.store.local import LocalStore
 from intermission.engine import completion
+from intermission.engine.inputs import inputs_of
 from intermission.engine.planning import expand
 from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.engine.store_io import StoreIO
@@ -108,7 +109,7 @@ def _finish(folder: Path, ledger: Ledger, store: Store, work: Work, lease: Lease
 
     try:
         hooks = Hooks(logging.getLogger("intermission.owning"), executed, lambda: False)
-        finished = run_task(work, lease, hooks)
+        finished = run_task(work, lease, inputs_of(ledger, work.job, lease), hooks)
     except IntermissionError as e:
         failed = Failed(lease.task_id, lease.fence, type(e).__name__, str(e), not e.retryable)
         ledger.fail([completion.failure(work.job, lease, failed, (0.0,))])

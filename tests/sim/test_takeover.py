@@ -32,7 +32,7 @@ class OneLongTask:
     def __init__(self) -> None:
         self.idle = 1
 
-    def start(self, context: JobContext, leases: list[Lease]) -> int:
+    def start(self, context: JobContext, leases: list[Lease], inputs: object) -> int:
         self.idle = 0
         return 1
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine import completion
+from intermission.engine.inputs import inputs_of
 from intermission.engine.planning import expand
 from intermission.engine.receipt import receipt_key
 from intermission.engine.run_task import Hooks, Work, run_task
@@ -59,7 +60,7 @@ class Bench:
     def run(self, lease: Lease) -> Completion:
         name = lease.step if lease.chunk is None else f"{lease.step}[{lease.index}]"
         hooks = Hooks(_LOG, lambda _: self.ran.append(name), lambda: False)
-        return run_task(self.work, lease, hooks)
+        return run_task(self.work, lease, inputs_of(self.ledger, self.job, lease), hooks)
 
     def finish(self, lease: Lease) -> bool:
         """Run a task and record how it ended; whether it is done."""

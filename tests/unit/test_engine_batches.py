@@ -11,6 +11,7 @@ from engine_bench import Bench
 
 from intermission import Chunk, Context, File, Pipeline, Source, step
 from intermission.engine.backlog import TOGETHER_MAX, Backlog
+from intermission.engine.inputs import inputs_of
 from intermission.engine.planning import make_job
 from intermission.engine.run_task import Hooks, run_task
 from intermission.engine.step_stats import StepStats
@@ -126,7 +127,9 @@ def test_a_step_is_told_what_belongs_together(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, rows=1)
     hooks = Hooks(cast("Any", None), lambda _: None, lambda: False)
     leases = bench.take(2)
-    done = run_task(bench.work, leases[0], hooks, leases)
+    done = run_task(
+        bench.work, leases[0], inputs_of(bench.ledger, bench.job, leases[0]), hooks, leases
+    )
     assert done.result == "[0,1]"
 
 

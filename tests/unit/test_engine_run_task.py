@@ -9,9 +9,9 @@ from engine_bench import Bench
 
 from intermission import Chunk, Context, Pipeline, Source, step
 from intermission.backends.store.memory import MemoryStore
+from intermission.engine.inputs import inputs_of, skipped_inputs
 from intermission.engine.planning import make_job
 from intermission.engine.receipt import receipt_key
-from intermission.engine.run_task import skipped_inputs
 from intermission.engine.source import identify
 from intermission.errors import Permanent, SourceChanged
 from intermission.model import RESULT_INLINE_MAX_BYTES, FileRef, Job, JobState, Receipt
@@ -131,7 +131,9 @@ def test_a_crash_at_any_point_costs_one_attempt_at_most(bench: Bench, point: str
 
 def test_a_gap_is_named_by_its_parameter_and_place(bench: Bench) -> None:
     lease = bench.take_until("join")
-    assert skipped_inputs(lease) == [f"mark:{GAP}"]
+    assert skipped_inputs(bench.job, "join", inputs_of(bench.ledger, bench.job, lease)) == [
+        f"mark:{GAP}"
+    ]
     completion = bench.run(lease)
     assert completion.receipt is not None
     assert completion.receipt.task_key != lease.key

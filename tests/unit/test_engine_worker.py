@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,9 +22,9 @@ from intermission.errors import (
     NoPipeline,
     StoreUnavailable,
 )
-from intermission.model import Completion, Lease, Reason, TaskRow, TaskState
+from intermission.model import Completion, Lease, Output, Reason, TaskRow, TaskState
 from intermission.ports.executor import Said, SlotEnded
-from intermission.ports.slot_protocol import Completed, HostFault, JobContext
+from intermission.ports.slot_protocol import Completed, HostFault, Inputs, JobContext
 from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, states_of, step, submit
@@ -40,14 +40,19 @@ class Executor:
         self.happened: list[Said | SlotEnded] = []
         self.killed: list[int] = []
         self.cancelled: list[int] = []
+        self.given: list[dict[str, list[Output | None]]] = []
         self.count = 0
 
     @property
     def idle(self) -> int:
         return self.slots - len(self.running)
 
-    def start(self, context: JobContext, leases: Sequence[Lease]) -> int:
+    def start(
+        self, context: JobContext, leases: Sequence[Lease], inputs: Mapping[int, Inputs]
+    ) -> int:
         self.count += 1
+        for by_param in inputs.values():
+            self.given.append({param: list(outputs) for param, outputs in by_param.items()})
         self.running[self.count] = list(leases)
         return self.count
 
@@ -78,10 +83,11 @@ class Executor:
 class Ledger(SqliteLedger):
     """Can be out of reach."""
 
-    is_away = False
+    is_away = reads_fail = False
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("claim", "complete", "fail", "release", "rescue", "renew") and self.is_away:
+        changes = ("claim", "complete", "fail", "release", "rescue", "renew")
+        if (name in changes and self.is_away) or (name == "outputs" and self.reads_fail):
             raise LedgerError("the ledger is out of reach.")
         return super().__getattribute__(name)
 
@@ -164,6 +170,54 @@ def test_a_slot_that_ends_is_given_the_next_task(shop: Shop) -> None:
     shop.turn()
     assert [lease.step for lease in shop.executor.running[2]] == ["two"]
     assert shop.states()["one"] is TaskState.DONE
+
+
+def test_a_batch_starts_with_what_it_takes_from_upstream(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, step("one"), step("two", one=["one"]))
+    shop.turn()
+    shop.executor.ends(1)
+    shop.turn()
+    shop.turn()
+    key = shop.rows()["one"].key
+    assert shop.executor.given == [{"one": [Output(key, "1")]}]
+
+
+def test_inputs_that_cannot_be_read_now_cost_no_attempt(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, step("one"), step("two", one=["one"]))
+    shop.turn()
+    shop.executor.ends(1)
+    shop.ledger.reads_fail = True
+    shop.turn()
+    shop.turn()
+    row = shop.rows()["two"]
+    assert (row.state, row.code, row.attempts) == (TaskState.ABANDONED, Reason.LEDGER_AWAY, 0)
+    assert not shop.executor.running
+    shop.ledger.reads_fail = False
+    shop.turn(AWAY_S + 1)
+    assert [lease.step for lease in shop.executor.running[2]] == ["two"]
+
+
+def test_a_task_whose_input_was_lost_after_the_claim_is_not_started(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, step("one"), step("two", one=["one"]))
+    shop.turn()
+    shop.executor.ends(1)
+    shop.worker._wait(-1)
+    shop.worker._record_ends()
+    claim = shop.ledger.claim
+
+    def late(*asked: Any, **how: Any) -> list[Lease]:
+        leases = claim(*asked, **how)
+        shop.ledger.invalidate([shop.rows()["one"].id], reason="gone")
+        return leases
+
+    shop.ledger.claim = late
+    shop.worker._claim()
+    shop.ledger.claim = claim
+    shop.worker._dispatch()
+    assert not shop.executor.running
+    assert shop.states() == {"one": TaskState.CORRUPT, "two": TaskState.BLOCKED}
+    shop.turn()
+    assert [lease.step for lease in shop.executor.running[2]] == ["one"]
 
 
 def test_a_lost_lease_kills_its_run_and_costs_no_attempt(shop: Shop) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from intermission.engine import completion
+from intermission.engine.inputs import read_inputs
 from intermission.engine.step_stats import StepStats
 from intermission.engine.store_io import store_io
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
 from intermission.model import Job, JobState, Lease, Reason, TaskState
 from intermission.ports.ledger import Ledger
-from intermission.ports.slot_protocol import Completed, CorruptInput, Deferral, Failed, JobContext
+from intermission.ports.slot_protocol import (
+    Completed,
+    CorruptInput,
+    Deferral,
+    Failed,
+    Inputs,
+    JobContext,
+)
 from intermission.ports.store import Store
 from intermission.ports.work_source import Renewals
 from intermission.settings import Settings
@@ -69,6 +77,9 @@ class OpenJob:
                 remedy="Finished tasks have their receipts: run the same command again.",
             )
         return rows[0].state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+
+    def inputs(self, leases: Sequence[Lease]) -> Mapping[int, Inputs]:
+        return read_inputs(self.ledger, self.job, leases)
 
     def complete(self, done: Sequence[tuple[Lease, Completed]]) -> list[bool]:
         accepted = completion.complete(

@@ -15,8 +15,6 @@ from typing import Any
 from intermission.model import (
     EdgeKind,
     Job,
-    Lease,
-    Output,
     Source,
     StepKind,
     StepSpec,
@@ -178,24 +176,6 @@ def parts(job: Job, spec: StepSpec, upstream: Mapping[str, str]) -> dict[str, st
     if spec.reads_source:
         named["source content"] = job.source.fingerprint
     return named
-
-
-def input_digests(job: Job, lease: Lease) -> dict[str, str]:
-    """By parameter, what a task gets from steps with receipts: results and files, by content."""
-    edges = [edge for edge in job.step(lease.step).edges if job.step(edge.upstream).durable]
-    inputs = {edge.param: lease.inputs.get(edge.param) for edge in edges}
-    return {
-        param: identity_of_all(
-            "input", map(_digest, value if isinstance(value, tuple) else (value,))
-        )
-        for param, value in inputs.items()
-    }
-
-
-def _digest(output: Output | None) -> str:
-    if output is None:
-        return "gap"
-    return identity(output.result, *(f"{file.name}:{file.sha256}" for file in output.files))
 
 
 def with_skipped(key: str, gaps: Sequence[str]) -> str:

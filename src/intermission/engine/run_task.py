@@ -15,7 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from intermission.engine.planning import input_digests, parts, together, with_skipped
+from intermission.engine.inputs import input_digests, input_keys, skipped_inputs
+from intermission.engine.planning import parts, with_skipped
 from intermission.engine.receipt import new_attempt
 from intermission.model import (
     RESULT_INLINE_MAX_BYTES,
@@ -30,6 +31,7 @@ from intermission.model import (
 )
 from intermission.pipeline import Chunk, Context, Pipeline, Step
 from intermission.pipeline.context import RESULT_NAME
+from intermission.ports.slot_protocol import Inputs
 from intermission.ports.task_io import TaskIO
 from intermission.telemetry import reached
 
@@ -63,20 +65,22 @@ class Hooks:
     is_cancelled: Callable[[], bool]
 
 
-def run_task(work: Work, lease: Lease, hooks: Hooks, batch: Sequence[Lease] = ()) -> Completion:
+def run_task(
+    work: Work, lease: Lease, inputs: Inputs, hooks: Hooks, batch: Sequence[Lease] = ()
+) -> Completion:
     """Run a task of a batch, or adopt the receipt it already has."""
     spec = work.specs[lease.step]
     if not spec.durable:
-        result = _call(work, spec, lease, hooks, None, batch)
+        result = _call(work, spec, lease, inputs, hooks, None, batch)
         return Completion(lease.task_id, lease.fence, result, key=lease.key)
-    key = with_skipped(lease.key, skipped_inputs(lease))
-    receipt = work.io.adopt(lease, key)
+    key = with_skipped(lease.key, skipped_inputs(work.job, spec.name, inputs))
+    receipt = work.io.adopt(lease, key, input_digests(work.job, spec.name, inputs))
     adopted = receipt is not None
     if receipt is None:
         attempt = new_attempt(lease.fence)
         folder = work.io.folder(lease, key, attempt)
         try:
-            result = _call(work, spec, lease, hooks, folder, batch)
+            result = _call(work, spec, lease, inputs, hooks, folder, batch)
             result, files = _keep(work, lease, key, attempt, folder, result)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -85,6 +89,7 @@ def run_task(work: Work, lease: Lease, hooks: Hooks, batch: Sequence[Lease] = ()
         made = receipt_of(
             work.job,
             lease,
+            inputs,
             key=key,
             attempt=attempt,
             result=result,
@@ -103,6 +108,7 @@ def run_task(work: Work, lease: Lease, hooks: Hooks, batch: Sequence[Lease] = ()
 def receipt_of(
     job: Job,
     lease: Lease,
+    inputs: Inputs,
     *,
     key: str,
     attempt: str,
@@ -124,46 +130,23 @@ def receipt_of(
         worker=worker,
         ended_ms=ended_ms,
         chunk=lease.chunk,
-        parts=parts(job, spec, _upstream(lease)),
-        inputs=input_digests(job, lease),
+        parts=parts(job, spec, input_keys(job, spec.name, inputs)),
+        inputs=input_digests(job, spec.name, inputs),
     )
-
-
-def _upstream(lease: Lease) -> dict[str, str]:
-    return {
-        param: together(_key(output) for output in value)
-        if isinstance(value, tuple)
-        else _key(value)
-        for param, value in lease.inputs.items()
-    }
-
-
-def _key(output: Output | None) -> str:
-    return "gap" if output is None else output.task_key
-
-
-def skipped_inputs(lease: Lease) -> list[str]:
-    """Where a fan-in's inputs are gaps, as `param:index`."""
-    return [
-        f"{param}:{index}"
-        for param, outputs in lease.inputs.items()
-        if isinstance(outputs, tuple)
-        for index, output in enumerate(outputs)
-        if output is None
-    ]
 
 
 def _call(
     work: Work,
     spec: StepSpec,
     lease: Lease,
+    inputs: Inputs,
     hooks: Hooks,
     folder: Path | None,
     batch: Sequence[Lease],
 ) -> str:
     """The step's result on this task's inputs, as JSON."""
     step = work.pipeline.steps[spec.name]
-    arguments = _arguments(work, spec, step, lease)
+    arguments = _arguments(work, spec, step, lease, inputs)
     if spec.reads_source:
         work.io.check_source()
     if step.context_param is not None:
@@ -191,7 +174,9 @@ def _unfinished(work: Work, step: Step, batch: Sequence[Lease]) -> list[Chunk]:
     return [_chunk(step, one) for one in batch if not work.io.is_finished(one)]
 
 
-def _arguments(work: Work, spec: StepSpec, step: Step, lease: Lease) -> dict[str, Any]:
+def _arguments(
+    work: Work, spec: StepSpec, step: Step, lease: Lease, inputs: Inputs
+) -> dict[str, Any]:
     """Parameters, the source, the chunk and the results upstream, as the step declares them."""
     arguments = work.params[spec.name].copy()
     if step.source_param is not None:
@@ -199,13 +184,8 @@ def _arguments(work: Work, spec: StepSpec, step: Step, lease: Lease) -> dict[str
     if step.mapped is not None:
         arguments[step.mapped[0]] = _chunk(step, lease)
     for edge in spec.edges:
-        value = lease.inputs[edge.param]
-        if edge.kind is EdgeKind.ALL:
-            assert isinstance(value, tuple)
-            arguments[edge.param] = [_decode(work, lease, edge.upstream, item) for item in value]
-        else:
-            assert not isinstance(value, tuple)
-            arguments[edge.param] = _decode(work, lease, edge.upstream, value)
+        values = [_decode(work, lease, edge.upstream, one) for one in inputs[edge.param]]
+        arguments[edge.param] = values if edge.kind is EdgeKind.ALL else values[0]
     return arguments
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from intermission.engine.planning import input_digests
 from intermission.engine.publish import publish
 from intermission.engine.receipt import FetchedFiles, adopt, attempt_prefix, commit, is_there
 from intermission.engine.source import FetchedSource, SourceCheck
@@ -30,8 +29,7 @@ class StoreIO:
     fetch_source: Callable[[Source], Path] | None = None
     check: SourceCheck = field(default_factory=SourceCheck)
 
-    def adopt(self, lease: Lease, key: str) -> Receipt | None:
-        inputs = input_digests(self.job, lease)
+    def adopt(self, lease: Lease, key: str, inputs: Mapping[str, str]) -> Receipt | None:
         return adopt(self.store, lease.step, key, self.scratch, inputs)
 
     def is_finished(self, lease: Lease) -> bool:

@@ -27,6 +27,7 @@ from intermission.errors import (
     ChangeRefused,
     CorruptArtifact,
     EnvironmentFault,
+    InputUnfinished,
     IntermissionError,
     LedgerError,
     LedgerRefused,
@@ -254,18 +255,27 @@ class Worker:
         while self._executor.idle > 0 and not any(run.alone for run in self._runs.values()):
             is_quiet = not self._runs
             batch = self._backlog.next_batch(self._has_room, is_quiet=is_quiet)
-            if not batch:
+            if not batch or not self._start(batch, now_s):
                 return
-            self._start(batch, now_s)
 
-    def _start(self, batch: Sequence[Claimed], now_s: float) -> None:
+    def _start(self, batch: Sequence[Claimed], now_s: float) -> bool:
+        """Start a batch with what it takes from upstream; False if the ledger did not answer."""
         job = batch[0].job
         leases = [one.lease for one in batch]
+        try:
+            number = self._executor.start(job.context(), leases, job.inputs(leases))
+        except InputUnfinished as e:
+            self._give_back(job, leases, Reason.INPUT_LOST, str(e))
+            return True
+        except LedgerError as e:
+            self._not_answered(e)
+            self._give_back(job, leases, Reason.LEDGER_AWAY, str(e))
+            return False
         timeout_s = job.job.step(leases[0].step).timeout_s
         deadline_s = None if timeout_s is None else now_s + timeout_s
-        number = self._executor.start(job.context(), leases)
         self._runs[number] = _Run(job, {one.task_id: one for one in leases}, now_s, deadline_s)
         self._begun(self._runs[number])
+        return True
 
     def _begun(self, run: _Run) -> None:
         """Of tasks that share a decode, one has begun and the others wait for their turn."""

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from intermission.engine import completion
-from intermission.engine.inputs import inputs_of
-from intermission.engine.planning import expand, input_digests, with_skipped
+from intermission.engine.inputs import input_digests, inputs_of, skipped_inputs
+from intermission.engine.planning import expand, with_skipped
 from intermission.engine.receipt import adopt
-from intermission.engine.run_task import skipped_inputs
-from intermission.errors import AlreadyExists, StoreError
+from intermission.errors import AlreadyExists, InputUnfinished, StoreError
 from intermission.model import CLAIMABLE, Completion, Job, Lease, TaskRow, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
@@ -86,11 +85,16 @@ def _finished(
     """A task's end, if its receipt stands and is sound."""
     if not job.step(row.step).durable:
         return None
-    inputs = inputs_of(ledger, job, row.step, row.index)
-    place = job.key, row.step, row.index, row.key, row.chunk
-    lease = Lease(row.id, row.fence, row.attempts + 1, *place, inputs)
-    key = with_skipped(row.key, skipped_inputs(lease))
-    receipt = adopt(store, row.step, key, scratch, input_digests(job, lease))
+    lease = Lease(
+        row.id, row.fence, row.attempts + 1, job.key, row.step, row.index, row.key, row.chunk
+    )
+    try:
+        inputs = inputs_of(ledger, job, lease)
+        key = with_skipped(row.key, skipped_inputs(job, row.step, inputs))
+        digests = input_digests(job, row.step, inputs)
+    except InputUnfinished:  # it was lost this instant
+        return None
+    receipt = adopt(store, row.step, key, scratch, digests)
     if receipt is None:
         return None
     ids = row.id, row.fence

@@ -16,7 +16,6 @@ from intermission.composition.app import App
 from intermission.composition.fleet import Fleet, fleet_delays
 from intermission.composition.locations import Location, as_location
 from intermission.engine import completion
-from intermission.engine.inputs import inputs_of
 from intermission.engine.receipt import attempt_prefix, peek
 from intermission.engine.workspace import Workspace
 from intermission.errors import EnvironmentFault, UsageError, fault_from_os
@@ -222,13 +221,12 @@ def _held(ledger: Ledger, found: DeferredTask, opened: OpenedJob, token: str) ->
         row.index,
         row.key,
         row.chunk,
-        inputs_of(ledger, opened.job, row.step, row.index),
     )
     attempt = f"{fence:05d}-{identity('deferral', token)[:12]}"
     given = LeaseToken(
         row.id, fence, attempt, lease.attempt, found.job_key, row.step, row.index, row.key, WHO
     )
-    return HeldTask(lease, given, opened, current_until_s=0.0)
+    return HeldTask(lease, given, opened, 0.0, lambda: ledger)
 
 
 def _sums(files: Sequence[FileRef]) -> list[tuple[str, str]]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from intermission.composition.fleet import Fleet
-from intermission.engine.inputs import inputs_of
+from intermission.engine.inputs import fan_ins, inputs_of, skipped_inputs
 from intermission.engine.planning import with_skipped
 from intermission.engine.receipt import attempt_prefix, new_attempt
-from intermission.engine.run_task import skipped_inputs
 from intermission.engine.source import SourceCheck
 from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError, NotFound
@@ -28,7 +28,6 @@ from intermission.model import (
     HELD,
     Job,
     Lease,
-    Output,
     Reason,
     StepSpec,
     TaskRow,
@@ -37,6 +36,7 @@ from intermission.model import (
 from intermission.operations.lease_tokens import LeaseToken, read_token
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger, task_with
+from intermission.ports.slot_protocol import Inputs
 from intermission.ports.store import Store
 
 KEEP_S = 30.0
@@ -45,7 +45,6 @@ LOOK_EVERY_S = 5.0
 LEASES_MAX = 100_000
 TRUSTED_S = 5.0
 """How long the ledger's word holds that a lease is current."""
-Inputs = Mapping[str, Output | tuple[Output | None, ...] | None]
 
 
 class NoLease(IntermissionError):
@@ -92,6 +91,19 @@ class HeldTask:
     token: LeaseToken
     opened: OpenedJob
     current_until_s: float
+    open_ledger: Callable[[], Ledger]
+    """The ledger of whichever thread asks."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the task takes from upstream, as the ledger has it now."""
+        return inputs_of(self.open_ledger(), self.opened.job, self.lease)
+
+    @cached_property
+    def skipped(self) -> list[str]:
+        """The inputs of a fan-in that were skipped."""
+        job, step = self.opened.job, self.lease.step
+        return skipped_inputs(job, step, fan_ins(self.open_ledger(), job, step))
 
     @property
     def spec(self) -> StepSpec:
@@ -100,7 +112,7 @@ class HeldTask:
     @property
     def receipt_key(self) -> str:
         """The task's key, or that of a fan-in which goes ahead without some inputs."""
-        return with_skipped(self.lease.key, skipped_inputs(self.lease))
+        return with_skipped(self.lease.key, self.skipped)
 
     @property
     def prefix(self) -> str:
@@ -180,7 +192,7 @@ class HeldTasks:
             lease.key,
             process,
         )
-        return self._remember(HeldTask(lease, token, opened, until_s))
+        return self._remember(lease, token, opened, until_s)
 
     def renewed(self, leases: Collection[tuple[int, int]], until_s: float) -> None:
         """The ledger says until when leases are current."""
@@ -194,7 +206,10 @@ class HeldTasks:
             for lease in leases:
                 self._held.pop(lease, None)
 
-    def _remember(self, held: HeldTask) -> HeldTask:
+    def _remember(
+        self, lease: Lease, token: LeaseToken, opened: OpenedJob, until_s: float
+    ) -> HeldTask:
+        held = HeldTask(lease, token, opened, until_s, lambda: self.ledger)
         with self._lock:
             self._held[held.lease.task_id, held.lease.fence] = held
             while len(self._held) > LEASES_MAX:
@@ -227,10 +242,9 @@ class HeldTasks:
             token.index,
             token.key,
             row.chunk,
-            inputs_of(self.ledger, opened.job, token.step, token.index),
         )
         until_s = time.monotonic() + TRUSTED_S if row.state in HELD else 0.0
-        return self._remember(HeldTask(lease, token, opened, until_s))
+        return self._remember(lease, token, opened, until_s)
 
     def _row(self, token: LeaseToken) -> TaskRow:
         row = task_with(self.ledger, token.job_key, token.task_id)

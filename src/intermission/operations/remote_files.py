@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,13 +10,13 @@ from urllib.parse import urlencode
 
 from intermission.backends.http import work_schema as wire
 from intermission.engine import completion
+from intermission.engine.inputs import FanIn, fan_ins
 from intermission.errors import (
     CorruptArtifact,
     NotFound,
 )
 from intermission.model import (
     FileRef,
-    Lease,
     Output,
     Source,
 )
@@ -33,7 +33,20 @@ class RemoteFiles:
     def inputs(self, worker: Worker, lease: str, param: str, after: int) -> wire.InputPage:
         """A page of what the tasks upstream made."""
         held = self._tasks.current(worker, lease)
-        return page(held, param, after, wire.PAGE_MAX, wire.PAGE_MAX_BYTES)
+        job, step = held.opened.job, held.lease.step
+        fan_in = fan_ins(self._tasks.ledger, job, step).get(param)
+        if fan_in is not None:
+            rows = fan_in.page(after, wire.PAGE_MAX + 1)
+        else:
+            rows = [(0, self._single(held, param))][after + 1 :]
+        return _page(param, rows, after, wire.PAGE_MAX, wire.PAGE_MAX_BYTES)
+
+    def _single(self, held: HeldTask, param: str) -> Output:
+        """The one output that a parameter takes."""
+        output = next(iter(held.inputs.get(param, ())), None)
+        if output is None:
+            raise NotFound(f"step {held.lease.step} has no input {param}.")
+        return output
 
     @contextmanager
     def input_file(
@@ -41,8 +54,11 @@ class RemoteFiles:
     ) -> Iterator[tuple[Path, FileRef]]:
         """A file of an input, its bytes as its receipt says, for as long as this lasts."""
         held = self._tasks.current(worker, lease)
-        outputs = dict(_indexed(held.lease, param))
-        output = outputs.get(index)
+        fan_in = fan_ins(self._tasks.ledger, held.opened.job, held.lease.step).get(param)
+        if fan_in is None:
+            output = self._single(held, param)
+        else:
+            output = dict(fan_in.page(index - 1, 1)).get(index)
         ref = next((file for file in output.files if file.name == name), None) if output else None
         if output is None or ref is None:
             raise NotFound(f"input {param} of this task has no file {name} at {index}.")
@@ -80,18 +96,25 @@ class RemoteFiles:
         return wire.Uploaded(name=name, size_bytes=kept.size_bytes, sha256=sha256)
 
 
-def first_page(held: HeldTask, param: str) -> wire.InputPage:
+def first_page(param: str, outputs: Iterable[Output | None]) -> wire.InputPage:
     """As much of an input as comes with a lease."""
-    return page(held, param, -1, wire.FIRST_PAGE_MAX, wire.FIRST_PAGE_MAX_BYTES)
+    if isinstance(outputs, FanIn):
+        rows = outputs.page(-1, wire.FIRST_PAGE_MAX + 1)
+    else:
+        rows = list(enumerate(outputs))
+    return _page(param, rows, -1, wire.FIRST_PAGE_MAX, wire.FIRST_PAGE_MAX_BYTES)
 
 
-def page(held: HeldTask, param: str, after: int, max_count: int, max_bytes: int) -> wire.InputPage:
-    if param not in held.lease.inputs:
-        raise NotFound(f"step {held.lease.step} has no input {param}.")
+def _page(
+    param: str,
+    rows: Sequence[tuple[int, Output | None]],
+    after: int,
+    max_count: int,
+    max_bytes: int,
+) -> wire.InputPage:
     outputs: list[wire.InputOutput] = []
     size_bytes = 0
-    rest = (pair for pair in _indexed(held.lease, param) if pair[0] > after)
-    for index, output in rest:
+    for index, output in rows:
         if outputs and (len(outputs) >= max_count or size_bytes >= max_bytes):
             return wire.InputPage(outputs=outputs, next=outputs[-1].index)
         one = _output_document(param, index, output)
@@ -101,12 +124,6 @@ def page(held: HeldTask, param: str, after: int, max_count: int, max_bytes: int)
         else:  # with a lease comes only what is small
             return wire.InputPage(outputs=[], next=after)
     return wire.InputPage(outputs=outputs, next=None)
-
-
-def _indexed(lease: Lease, param: str) -> Iterable[tuple[int, Output | None]]:
-    """The outputs that a parameter takes, each with its index."""
-    value = lease.inputs.get(param)
-    return enumerate(value) if isinstance(value, tuple) else [(0, value)]
 
 
 def _output_document(param: str, index: int, output: Output | None) -> wire.InputOutput:

@@ -17,16 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 
 from intermission.backends.http import work_schema as wire
 from intermission.composition.fleet import Fleet, fleet_delays
 from intermission.engine import completion
+from intermission.engine.inputs import read_inputs
 from intermission.engine.receipt import (
     adopt,
     peek,
     receipt_key,
 )
 from intermission.errors import (
+    InputUnfinished,
     IntermissionError,
     Permanent,
     UsageError,
@@ -51,7 +54,7 @@ from intermission.operations.task_ends import (
     publish_outputs,
 )
 from intermission.ports.ledger import Ledger
-from intermission.ports.slot_protocol import Failed
+from intermission.ports.slot_protocol import Failed, Inputs
 
 ARTIFACT_MAX_BYTES = 256 * 1024**3
 WRITERS = 16
@@ -91,13 +94,11 @@ class RemoteWork:
             begin=asked.begin,
         )
         given: list[wire.LeasedTask] = []
-        waiting = list(leases)
         try:
-            while waiting:
-                held = self._tasks.hold(waiting[0], process, asked_at_s + lease_s)
-                if held is not None and not self._adopted(held):
-                    given.append(self._described(held, worker, lease_s))
-                waiting.pop(0)
+            for _, some in groupby(leases, lambda one: (one.job_key, one.step)):
+                found = [self._tasks.hold(one, process, asked_at_s + lease_s) for one in some]
+                ready = [one for one in found if one is not None and not self._adopted(one)]
+                given += self._described(ready, worker, lease_s)
         except BaseException:
             # Whoever asked hears nothing of these, so nobody would run them before they expire.
             with suppress(IntermissionError):
@@ -163,7 +164,7 @@ class RemoteWork:
         try:
             held = self._tasks.find(worker, done.lease)
             return held, self._finished(held, done)
-        except NoLease:
+        except (NoLease, InputUnfinished):
             return _LOST
         except (Refused, Permanent, UsageError) as e:
             return wire.End(accepted=False, problem=str(e))
@@ -237,13 +238,33 @@ class RemoteWork:
         self._record([(held, completion_of(held, receipt, adopted=True))])
         return True
 
-    def _described(self, held: HeldTask, worker: Worker, lease_s: float) -> wire.LeasedTask:
+    def _described(
+        self, some: Sequence[HeldTask], worker: Worker, lease_s: float
+    ) -> list[wire.LeasedTask]:
+        """Tasks of one step; none, if they were taken back in between."""
+        if not some:
+            return []
+        leases = [held.lease for held in some]
+        try:
+            found = read_inputs(self._ledger, some[0].opened.job, leases)
+            return [
+                self._describe(held, found.get(held.lease.task_id, {}), worker, lease_s)
+                for held in some
+            ]
+        except InputUnfinished as e:
+            unheard = [(one.task_id, one.fence) for one in leases]
+            self._ledger.release(unheard, reason=Reason.INPUT_LOST, message=str(e))
+            return []
+
+    def _describe(
+        self, held: HeldTask, inputs: Inputs, worker: Worker, lease_s: float
+    ) -> wire.LeasedTask:
         lease, job, spec = held.lease, held.opened.job, held.spec
-        inputs = {
+        taken = {
             edge.param: wire.TaskInput(
                 step=edge.upstream,
                 is_list=edge.kind is EdgeKind.ALL,
-                **dict(first_page(held, edge.param)),
+                **dict(first_page(edge.param, inputs[edge.param])),
             )
             for edge in spec.edges
         }
@@ -269,7 +290,7 @@ class RemoteWork:
                 fingerprint=source.fingerprint,
                 url=wire.SOURCE,
             ),
-            inputs=inputs,
+            inputs=taken,
             timeout_s=spec.timeout_s,
             artifact_max_bytes=self.artifact_max_bytes,
             result_max_bytes=RESULT_INLINE_MAX_BYTES,

@@ -136,6 +136,7 @@ def finished(held: HeldTask, result: str, files: Sequence[FileRef], now_ms: int)
     receipt = receipt_of(
         held.opened.job,
         lease,
+        held.inputs,
         key=held.receipt_key,
         attempt=held.token.attempt,
         result=checked,

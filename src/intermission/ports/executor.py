@@ -6,11 +6,11 @@ thread calls everything here but `kill`, which any thread may call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from intermission.model import Lease
-from intermission.ports.slot_protocol import JobContext, Results
+from intermission.ports.slot_protocol import Inputs, JobContext, Results
 
 
 class Said(NamedTuple):
@@ -37,10 +37,13 @@ class Executor(Protocol):
         """How many more batches could be started now."""
         ...
 
-    def start(self, context: JobContext, leases: Sequence[Lease]) -> int:
-        """Run a batch in an idle slot; the number of the run.
+    def start(
+        self, context: JobContext, leases: Sequence[Lease], inputs: Mapping[int, Inputs]
+    ) -> int:
+        """Run a batch in an idle slot; the number of the run. `inputs` are by task.
 
-        A run is over when each of its tasks was answered for, or its slot ended.
+        A run is over when each of its tasks was answered for, or its slot ended. What walking
+        along the inputs raises is raised here, and nothing was started.
         """
         ...
 

@@ -8,10 +8,11 @@ the ledger's own clock. Implementations raise `LedgerError` and nothing of their
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from intermission.model import (
     Completion,
@@ -30,6 +31,8 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
+
+T = TypeVar("T")
 
 PAGE = 1000
 """As many rows has a page, where nobody says otherwise."""
@@ -247,28 +250,6 @@ def task_with(ledger: Ledger, job_key: str, task_id: int) -> TaskRow | None:
     return page[0] if page and page[0].id == task_id else None
 
 
-def every_task(
-    ledger: Ledger,
-    job_key: str,
-    *,
-    states: Collection[TaskState] = (),
-    step: str | None = None,
-) -> Iterator[TaskRow]:
-    """All tasks of a job in the order they were added, read page by page."""
-    after = 0
-    while page := ledger.tasks(job_key, states=states, step=step, after=after):
-        yield from page
-        after = page[-1].id
-
-
-def every_receipt(ledger: Ledger, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
-    """All done tasks of a job that have artifacts, read page by page."""
-    after = 0
-    while page := ledger.receipts(job_key, after=after):
-        yield from page
-        after = page[-1][0].id
-
-
 def output_of(ledger: Ledger, job_key: str, step: str, index: int = 0) -> Output | None:
     """What one task made; None while it is not done."""
     page = ledger.outputs(job_key, step, after=index - 1, limit=1)
@@ -286,9 +267,27 @@ def outputs_at(
             yield from ledger.outputs(job_key, step, after=some[first] - 1, limit=limit)
 
 
+def every_task(
+    ledger: Ledger, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
+) -> Iterator[TaskRow]:
+    """All tasks of a job in the order they were added, read page by page."""
+    read = partial(ledger.tasks, job_key, states=states, step=step)
+    return _walk(lambda after: read(after=after), lambda row: row.id, 0)
+
+
+def every_receipt(ledger: Ledger, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
+    """All done tasks of a job that have artifacts, read page by page."""
+    return _walk(lambda after: ledger.receipts(job_key, after=after), lambda pair: pair[0].id, 0)
+
+
 def every_output(ledger: Ledger, job_key: str, step: str) -> Iterator[TaskOutput]:
     """What all tasks of a step made, in chunk order, read page by page."""
-    after = -1
-    while page := ledger.outputs(job_key, step, after=after):
+    return _walk(lambda after: ledger.outputs(job_key, step, after=after), lambda one: one.index)
+
+
+def _walk(
+    read: Callable[[int], Sequence[T]], number: Callable[[T], int], after: int = -1
+) -> Iterator[T]:
+    while page := read(after):
         yield from page
-        after = page[-1].index
+        after = number(page[-1])

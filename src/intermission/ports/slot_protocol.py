@@ -5,12 +5,12 @@ A slot never speaks to a ledger. Ends are tuples, because a busy slot sends thou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from intermission.model import Completion, Job, Lease, Reason
+from intermission.model import Completion, Job, Lease, Output, Reason
 from intermission.ports.task_io import TaskIO
 from intermission.settings import Settings
 
@@ -31,12 +31,29 @@ class JobContext:
     settings: Settings
 
 
+Inputs = Mapping[str, Iterable[Output | None]]
+"""By parameter, what a task takes from upstream: one output, or all of a fan-in's, in which None
+stands for a chunk that was skipped."""
+
+
+class InputPage(NamedTuple):
+    """A part of a fan-in that is too long for the message with its batch. Comes before it."""
+
+    task_id: int
+    param: str
+    first: int
+    """The index of the first; with 0, what came before is forgotten."""
+    outputs: Sequence[Output | None]
+
+
 class Batch(NamedTuple):
     """Leases of one step to run one after the other. More than one only if none can be long,
     or if they share one decode."""
 
     context: str
     leases: Sequence[Lease]
+    inputs: Mapping[int, Inputs]
+    """By task; those that came in pages are missing."""
 
 
 class Cancel(NamedTuple):

@@ -17,8 +17,9 @@ from intermission.model import FileRef, Lease, Output, Receipt, Source
 class TaskIO(Protocol):
     """For the tasks of one job, in one slot."""
 
-    def adopt(self, lease: Lease, key: str) -> Receipt | None:
-        """The receipt that stands for a task, if every file it names is there and sound."""
+    def adopt(self, lease: Lease, key: str, inputs: Mapping[str, str]) -> Receipt | None:
+        """The receipt that stands for a task, if every file it names is there and sound, and it
+        was made from `inputs`, which are digests by parameter."""
         ...
 
     def is_finished(self, lease: Lease) -> bool:

@@ -7,7 +7,7 @@ the worker's own thread, except `Renewals`, which the lease renewer opens for it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from intermission.model import Heartbeat, Job, Lease, Reason, Renewal, TaskState
@@ -17,6 +17,7 @@ from intermission.ports.slot_protocol import (
     Deferral,
     Failed,
     HostFault,
+    Inputs,
     JobContext,
 )
 
@@ -57,6 +58,14 @@ class ClaimedJob(Protocol):
 
     def context(self) -> JobContext:
         """What a slot must know before it can run any of the tasks."""
+        ...
+
+    def inputs(self, leases: Sequence[Lease]) -> Mapping[int, Inputs]:
+        """By task, what tasks of one step take from upstream; a fan-in is read as it is walked.
+
+        Raises `LedgerError`, and `InputUnfinished` for a task that was taken back. So does
+        walking along a fan-in.
+        """
         ...
 
     def complete(self, done: Sequence[tuple[Lease, Completed]]) -> list[bool]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from intermission.engine.inputs import inputs_of
 from intermission.model import (
     CLAIMABLE,
     FINISHED,
@@ -271,19 +272,20 @@ class Oracle:
             assert seen is not None, f"no such task: {lease}"
             row = seen.rows[lease.task_id]
             assert (row.fence + 1, row.attempts + 1) == (lease.fence, lease.attempt)
-            assert lease.inputs == self._inputs(seen, row), f"wrong inputs for {row}"
+            taken = inputs_of(self._ledger, seen.job, lease)
+            found = {param: tuple(outputs) for param, outputs in taken.items()}
+            assert found == self._inputs(seen, row), f"wrong inputs for {row}"
             self.given[place] = lease
             self.served.pop(seen.shown.id, None)
             self.served[seen.shown.id] = None
             self.expires_s[lease.task_id] = self._clock.monotonic_s() + lease_ttl_s
             self.deferred.discard(lease.task_id)
 
-    def _inputs(self, seen: Seen, row: TaskRow) -> dict[str, object]:
-        inputs: dict[str, object] = {}
-        for edge in seen.job.step(row.step).edges:
-            outputs = tuple(self._output(above) for above in seen.upstream(edge, row.index))
-            inputs[edge.param] = outputs if edge.kind is EdgeKind.ALL else outputs[0]
-        return inputs
+    def _inputs(self, seen: Seen, row: TaskRow) -> dict[str, tuple[Output | None, ...]]:
+        return {
+            edge.param: tuple(self._output(above) for above in seen.upstream(edge, row.index))
+            for edge in seen.job.step(row.step).edges
+        }
 
     def _output(self, row: TaskRow | None) -> Output | None:
         if row is None or row.state is not TaskState.DONE:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
+from intermission.backends.executor.messages import messages
 from intermission.backends.executor.reaper import ALL, Reaper
 from intermission.model import Lease
 from intermission.ports.executor import Said, SlotEnded
-from intermission.ports.slot_protocol import Batch, Cancel, JobContext, Progress, Results
+from intermission.ports.slot_protocol import Cancel, Inputs, JobContext, Progress, Results
 
 
 @dataclass
@@ -48,15 +49,18 @@ class LocalExecutor:
     def _all(self) -> list[_Slot]:
         return list(self._slots.values())
 
-    def start(self, context: JobContext, leases: Sequence[Lease]) -> int:
+    def start(
+        self, context: JobContext, leases: Sequence[Lease], inputs: Mapping[int, Inputs]
+    ) -> int:
         slot = self._take()
-        self._runs += 1
-        slot.run, slot.unanswered = self._runs, len(leases)
         with suppress(BrokenPipeError, ConnectionResetError):  # its end will be reported
             if context.name not in slot.known:
                 slot.connection.send(context)
                 slot.known.add(context.name)
-            slot.connection.send(Batch(context.name, leases))
+            for message in messages(context.name, leases, inputs):
+                slot.connection.send(message)
+        self._runs += 1
+        slot.run, slot.unanswered = self._runs, len(leases)
         return slot.run
 
     def _take(self) -> _Slot:

@@ -32,7 +32,7 @@ from intermission.errors import (
     TaskError,
     fault_from_os,
 )
-from intermission.model import Lease, Reason
+from intermission.model import Lease, Output, Reason
 from intermission.pipeline import Deferred, Pipeline, load
 from intermission.ports.slot_protocol import (
     Batch,
@@ -42,6 +42,8 @@ from intermission.ports.slot_protocol import (
     Deferral,
     Failed,
     HostFault,
+    InputPage,
+    Inputs,
     JobContext,
     Outcome,
     Progress,
@@ -89,6 +91,8 @@ class Slot:
         self.lease: Lease | None = None
         """What it runs, or ran last."""
         self._batch: Sequence[Lease] = ()
+        self._paged: dict[int, dict[str, list[Output | None]]] = {}
+        """By task and parameter, what has come of fan-ins whose batch is still to come."""
         self._hooks = Hooks(self._log.logger, self._report, self._is_cancelled)
         self._cancelled: int | None = None
         self._unsent: list[Outcome] = []
@@ -103,11 +107,18 @@ class Slot:
                 return
             if isinstance(message, JobContext):
                 self._contexts[message.name] = message
+            elif isinstance(message, InputPage):
+                of_task = self._paged.setdefault(message.task_id, {})
+                outputs = of_task.setdefault(message.param, [])
+                outputs[message.first :] = message.outputs
             elif isinstance(message, Batch):
                 self._sent_at = self._monotonic_s()  # the first end may wait as long as any other
                 self._batch = message.leases
                 for lease in message.leases:
-                    self._unsent.append(self._run_one(self._contexts[message.context], lease))
+                    inputs = message.inputs.get(lease.task_id, {})
+                    inputs = {**inputs, **self._paged.pop(lease.task_id, {})}
+                    context = self._contexts[message.context]
+                    self._unsent.append(self._run_one(context, lease, inputs))
                     if self._monotonic_s() - self._sent_at > FLUSH_EVERY_S:
                         self._flush()
                 self._log.close_last()
@@ -119,12 +130,12 @@ class Slot:
             self._unsent = []
         self._sent_at = self._monotonic_s()
 
-    def _run_one(self, context: JobContext, lease: Lease) -> Outcome:
+    def _run_one(self, context: JobContext, lease: Lease, inputs: Inputs) -> Outcome:
         started = self._monotonic_s()
         try:
             self._log.begin(context, lease)
             self.lease, self._cancelled = lease, None
-            done = run_task(self._work(context), lease, self._hooks, self._batch)
+            done = run_task(self._work(context), lease, inputs, self._hooks, self._batch)
             return Completed(done, self._monotonic_s() - started, self._log.warnings())
         except Deferred as e:
             return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)

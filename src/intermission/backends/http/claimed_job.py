@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +25,14 @@ from intermission.model import (
     identity,
 )
 from intermission.pipeline.catalog import Catalog
-from intermission.ports.slot_protocol import Completed, CorruptInput, Deferral, Failed, JobContext
+from intermission.ports.slot_protocol import (
+    Completed,
+    CorruptInput,
+    Deferral,
+    Failed,
+    Inputs,
+    JobContext,
+)
 from intermission.ports.work_source import Renewals
 from intermission.settings import Settings
 
@@ -64,6 +71,10 @@ class HttpJob:
             worker=self.worker,
             settings=self.settings,
         )
+
+    def inputs(self, leases: Sequence[Lease]) -> Mapping[int, Inputs]:
+        edges = self.job.step(leases[0].step).edges
+        return {one.task_id: self.client.inputs(one, edges) for one in leases}
 
     def complete(self, done: Sequence[tuple[Lease, Completed]]) -> list[bool]:
         ends = self.client.complete(

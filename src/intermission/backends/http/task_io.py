@@ -39,7 +39,7 @@ class HttpIO:
     job: Job
     folder_of_job: Path
 
-    def adopt(self, lease: Lease, key: str) -> Receipt | None:
+    def adopt(self, lease: Lease, key: str, inputs: Mapping[str, str]) -> Receipt | None:
         """None: a server does not give out what is finished."""
 
     def is_finished(self, lease: Lease) -> bool:

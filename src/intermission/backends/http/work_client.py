@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 from uuid import uuid4
@@ -20,6 +20,8 @@ from intermission.backends.http.client import ANSWER_TIMEOUT_S, LEDGER, PATIENCE
 from intermission.backends.http.rpc_schema import CALL_HEADER, Call, explain
 from intermission.errors import ChangeRefused, LedgerError
 from intermission.model import (
+    Edge,
+    EdgeKind,
     Failure,
     FileRef,
     Heartbeat,
@@ -30,10 +32,14 @@ from intermission.model import (
     TaskState,
     canonical,
 )
+from intermission.ports.slot_protocol import Inputs
 
 A = TypeVar("A", bound=BaseModel)
 
 TOKENS_MAX = 65_536
+INPUTS_MAX = 4096
+"""Of as many leases what came with them is kept until they start; others ask again."""
+_UNREAD = wire.InputPage(outputs=[], next=-1)
 _RENEW_SHARE = 0.1
 """Of a lease's life: how long one renewal may take, since others wait behind it."""
 _LOOK_S = 2.0
@@ -50,6 +56,8 @@ class WorkClient:
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._tokens: OrderedDict[tuple[int, int], str] = OrderedDict()
+        self._inputs: OrderedDict[str, dict[str, wire.TaskInput]] = OrderedDict()
+        """By token, what came of a task's inputs with its lease."""
         self._jobs: OrderedDict[str, wire.LeasedTask] = OrderedDict()
         """By the key of the job, the last task of it: what all its tasks share."""
 
@@ -80,10 +88,12 @@ class WorkClient:
         with self._lock:
             for task in claimed.leases:
                 self._tokens[task.task, task.fence] = task.token
+                self._inputs[task.token] = task.inputs
                 self._jobs[task.job] = task
                 self._jobs.move_to_end(task.job)
-            for known in (self._tokens, self._jobs):
-                while len(known) > TOKENS_MAX:
+            sizes = ((self._tokens, TOKENS_MAX), (self._jobs, TOKENS_MAX))
+            for known, most in (*sizes, (self._inputs, INPUTS_MAX)):
+                while len(known) > most:
                     known.popitem(last=False)
         return [self._lease(task) for task in claimed.leases]
 
@@ -206,16 +216,22 @@ class WorkClient:
             task.index,
             task.key,
             None if task.chunk is None else canonical(task.chunk),
-            {param: self._input(task.token, param, one) for param, one in task.inputs.items()},
             task.alone,
             task.token,
         )
 
-    def _input(
-        self, token: str, param: str, first: wire.TaskInput
-    ) -> Output | tuple[Output | None, ...] | None:
-        page: wire.InputPage = first
-        outputs = list(page.outputs)
+    def inputs(self, lease: Lease, edges: Iterable[Edge]) -> Inputs:
+        """What a task takes from upstream; a fan-in is read as it is walked, and once."""
+        with self._lock:
+            given = self._inputs.pop(lease.token, {})
+        found: dict[str, Iterable[Output | None]] = {}
+        for edge in edges:
+            outputs = self._walk(lease.token, edge.param, given.get(edge.param, _UNREAD))
+            found[edge.param] = outputs if edge.kind is EdgeKind.ALL else tuple(outputs)
+        return found
+
+    def _walk(self, token: str, param: str, page: wire.InputPage) -> Iterator[Output | None]:
+        yield from map(_output, page.outputs)
         while page.next is not None:
             query = urlencode({"input": param, "after": page.next})
             page = self._server.call(
@@ -227,9 +243,7 @@ class WorkClient:
                 headers={wire.LEASE_HEADER: token},
                 patience_s=self._patience_s,
             )
-            outputs += page.outputs
-        found = [_output(one) for one in outputs]
-        return tuple(found) if first.is_list else found[0]
+            yield from map(_output, page.outputs)
 
     def _tokens_of(self, leases: Iterable[tuple[int, int]]) -> list[str]:
         with self._lock:

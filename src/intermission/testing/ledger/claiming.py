@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from intermission.engine.inputs import read_inputs
+from intermission.errors import InputUnfinished
 from intermission.model import Completion, JobState, Output, TaskState
 from intermission.testing.jobs import (
+    chain_job,
     chunks,
     completion,
     fan_job,
@@ -26,6 +31,7 @@ from intermission.testing.ledger.suite import (
     fail,
     finish,
     heartbeat,
+    inputs_of,
     job_row,
     planned,
     row,
@@ -47,7 +53,7 @@ class Claiming(Suite):
             "fetch",
             before.key,
         )
-        assert (lease.fence, lease.attempt, lease.inputs) == (before.fence + 1, 1, {})
+        assert (lease.fence, lease.attempt) == (before.fence + 1, 1)
         assert (after.state, after.fence, after.attempts, after.worker) == (
             TaskState.LEASED,
             lease.fence,
@@ -185,13 +191,13 @@ class Claiming(Suite):
         ledger.complete([done])
         assert done.receipt is not None
         output = Output(fetch.key, done.result, done.receipt.files)
-        assert take_one(ledger).inputs == {"fetch": output}
+        assert inputs_of(ledger, made, take_one(ledger)) == {"fetch": output}
 
     def test_inputs_of_a_light_step_come_from_the_ledger_alone(self, ledger: Ledger) -> None:
-        submit(ledger, job(step("a", durable=False), step("b", one=["a"])))
+        made = submit(ledger, job(step("a", durable=False), step("b", one=["a"])))
         lease = take_one(ledger)
         ledger.complete([Completion(lease.task_id, lease.fence, '"x"')])
-        assert take_one(ledger).inputs == {"a": Output(lease.key, '"x"')}
+        assert inputs_of(ledger, made, take_one(ledger)) == {"a": Output(lease.key, '"x"')}
 
     def test_an_output_is_named_by_the_receipt_it_was_read_from(self, ledger: Ledger) -> None:
         made = submit(ledger, line_job())
@@ -199,7 +205,8 @@ class Claiming(Suite):
         assert done.receipt is not None
         adopted = replace(done, receipt=replace(done.receipt, task_key="elsewhere"), adopted=True)
         ledger.complete([adopted])
-        assert take_one(ledger).inputs == {"fetch": Output("elsewhere", done.result)}
+        found = inputs_of(ledger, made, take_one(ledger))
+        assert found == {"fetch": Output("elsewhere", done.result)}
 
     def test_inputs_chunk_by_chunk_and_of_all_chunks_in_their_order(self, ledger: Ledger) -> None:
         made = job(
@@ -216,17 +223,39 @@ class Claiming(Suite):
         finish(ledger, made, first["audio"])
         audio = Output(first["audio"].key, result_of(first["audio"]))
         hears = take(ledger)
-        assert all(lease.inputs == {"audio": audio} for lease in hears)
+        assert all(inputs_of(ledger, made, lease) == {"audio": audio} for lease in hears)
         finish(ledger, made, *reversed(hears))
         heard = [Output(lease.key, result_of(lease)) for lease in hears]
         tidies = take(ledger)
         for lease in tidies:
-            assert lease.inputs == {"hear": heard[lease.index], "audio": audio}
+            found = inputs_of(ledger, made, lease)
+            assert found == {"hear": heard[lease.index], "audio": audio}
             assert lease.chunk == chunks(12)[lease.index]
         finish(ledger, made, *tidies)
         tidied = [Output(lease.key, result_of(lease)) for lease in tidies]
         join = take_one(ledger)
-        assert join.inputs == {"tidy": tuple(tidied), "hear": tuple(heard)}
+        found = inputs_of(ledger, made, join)
+        assert found == {"tidy": tuple(tidied), "hear": tuple(heard)}
+        some = read_inputs(ledger, made, tidies)
+        assert [list(some[one.task_id]["hear"]) for one in tidies] == [[one] for one in heard]
+
+    def test_an_input_that_was_lost_since_is_no_input(self, ledger: Ledger) -> None:
+        """What was claimed is taken back, and must not run as if the chunk had been skipped."""
+        made = planned(ledger, chain_job(skippable=True), 3)
+        samples = take(ledger)
+        fail(ledger, samples[0], permanent=True)
+        finish(ledger, made, *samples[1:])
+        reads = take(ledger)
+        finish(ledger, made, *reads)
+        index = take_one(ledger)
+        outputs = inputs_of(ledger, made, index)["read"]
+        assert [one is None for one in outputs] == [True, False, False]
+        ledger.invalidate([reads[1].task_id], reason="gone")
+        with pytest.raises(InputUnfinished):
+            inputs_of(ledger, made, index)
+        ledger.invalidate([samples[1].task_id], reason="gone")
+        with pytest.raises(InputUnfinished):
+            inputs_of(ledger, made, reads[0])
 
     def test_a_limit_holds_within_one_claim(self, ledger: Ledger) -> None:
         made = job(plan("cut"), mapped("hear", "cut", concurrency=2), mapped("see", "cut"))

@@ -26,6 +26,7 @@ from intermission.testing.ledger.suite import (
     Suite,
     events_of,
     finish,
+    inputs_of,
     job_row,
     planned,
     row,
@@ -86,7 +87,7 @@ class FanIn(Suite):
     def test_an_empty_plan_lets_it_start_at_once(self, ledger: Ledger) -> None:
         made = planned(ledger, fan_job(), 0)
         join = take_one(ledger)
-        assert (join.step, join.inputs) == ("join", {"hear": ()})
+        assert (join.step, inputs_of(ledger, made, join)) == ("join", {"hear": ()})
         finish(ledger, made, join)
         assert job_row(ledger, made).state is JobState.DONE
 
@@ -165,7 +166,7 @@ class FanIn(Suite):
         finish(ledger, made, *take(ledger))
         join = take_one(ledger)
         assert join.step == "join"
-        lengths = {param: len(found) for param, found in join.inputs.items() if found}  # type: ignore[arg-type]
+        lengths = {param: len(found) for param, found in inputs_of(ledger, made, join).items()}
         assert lengths == {"hear": 2, "see": 1}
 
     def test_a_plan_may_need_a_fan_in(self, ledger: Ledger) -> None:
@@ -192,7 +193,7 @@ class FanIn(Suite):
         finish(ledger, made, second)
         levels = take(ledger)
         assert [lease.step for lease in levels] == ["level", "level"]
-        assert [len(lease.inputs["sample"]) for lease in levels] == [2, 2]  # type: ignore[arg-type]
+        assert [len(inputs_of(ledger, made, one)["sample"]) for one in levels] == [2, 2]
 
     def test_inputs_that_end_while_the_plan_runs_again_are_not_forgotten(
         self, ledger: Ledger

@@ -29,6 +29,7 @@ from intermission.testing.ledger.suite import (
     fail,
     finish,
     heartbeat,
+    inputs_of,
     job_row,
     outputs_of,
     planned,
@@ -184,7 +185,7 @@ class Replanning(Suite):
         assert finish(ledger, made, held["read[0]"]) == [True]
         index = take_one(ledger)
         assert index.step == "index"
-        assert len(index.inputs["read"]) == 1  # type: ignore[arg-type]
+        assert len(inputs_of(ledger, made, index)["read"]) == 1
 
     def test_chunks_nobody_had_claimed_are_removed_too(self, ledger: Ledger) -> None:
         made = planned(ledger, chain_job(), 3)

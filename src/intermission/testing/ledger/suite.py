@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from intermission.engine import inputs
 from intermission.model import (
+    EdgeKind,
     Failure,
     Heartbeat,
     Job,
@@ -37,6 +39,7 @@ __all__ = [
     "fail",
     "finish",
     "heartbeat",
+    "inputs_of",
     "job_row",
     "outputs_of",
     "planned",
@@ -155,6 +158,17 @@ def row(ledger: Ledger, made: Job, name: str) -> TaskRow:
 def outputs_of(ledger: Ledger, made: Job, step: str) -> list[Output | None]:
     """What the tasks of a step made, in chunk order; None for one that is not done."""
     return [one.output for one in ledger.outputs(made.key, step)]
+
+
+def inputs_of(ledger: Ledger, made: Job, lease: Lease) -> dict[str, Any]:
+    """By parameter, what a task takes: an output, or a tuple of them for a fan-in."""
+    edges = {edge.param: edge.kind for edge in made.step(lease.step).edges}
+    taken = inputs.inputs_of(ledger, made, lease)
+    every = {param: tuple(outputs) for param, outputs in taken.items()}
+    return {
+        param: outputs if edges[param] is EdgeKind.ALL else outputs[0]
+        for param, outputs in every.items()
+    }
 
 
 def job_row(ledger: Ledger, made: Job) -> JobRow:

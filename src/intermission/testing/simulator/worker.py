@@ -14,13 +14,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from intermission.engine import completion
+from intermission.engine.inputs import inputs_of, skipped_inputs
 from intermission.engine.lease_renewer import HeldLease, LeaseRenewer
 from intermission.engine.open_job import LedgerRenewalsOf
 from intermission.engine.planning import expand, with_skipped
 from intermission.engine.publish import publish
-from intermission.engine.run_task import Hooks, Work, run_task, skipped_inputs
+from intermission.engine.run_task import Hooks, Work, run_task
 from intermission.engine.store_io import StoreIO
-from intermission.errors import CorruptArtifact, EnvironmentFault, IntermissionError, LedgerError
+from intermission.errors import (
+    CorruptArtifact,
+    EnvironmentFault,
+    InputUnfinished,
+    IntermissionError,
+    LedgerError,
+)
 from intermission.maintenance.rebuild import remember_job
 from intermission.maintenance.verify import verify
 from intermission.model import Completion, JobState, Lease, Reason
@@ -30,6 +37,7 @@ from intermission.ports.slot_protocol import (
     CorruptInput,
     Failed,
     HostFault,
+    Inputs,
     Outcome,
 )
 from intermission.telemetry import reached
@@ -181,10 +189,16 @@ class Worker(Process):
     def _run_slot(self, lease: Lease) -> Outcome | None:
         """One task as a slot runs it; None when the slot was killed on purpose."""
         ids = lease.task_id, lease.fence
-        hooks = Hooks(_LOG, self._executes(lease), lambda: False)
+        try:
+            taken = inputs_of(self.ledger, self.world.job, lease)
+            inputs = {param: tuple(outputs) for param, outputs in taken.items()}
+        except InputUnfinished as e:
+            self._give_back([lease], str(e))
+            return None
+        hooks = Hooks(_LOG, self._executes(lease, inputs), lambda: False)
         self._lease, self._slot_ends = lease, None
         try:
-            return Completed(run_task(self._work, lease, hooks), 0.0)
+            return Completed(run_task(self._work, lease, inputs, hooks), 0.0)
         except SlotKilled as e:
             if not e.args[0]:
                 return Failed(*ids, "SlotDied", "the slot was killed", False, code=Reason.CRASHED)
@@ -201,9 +215,9 @@ class Worker(Process):
         self._give_back([lease], verdict)
         return None
 
-    def _executes(self, lease: Lease) -> Callable[[float], None]:
+    def _executes(self, lease: Lease, inputs: Inputs) -> Callable[[float], None]:
         """What a step's report of progress does: it tells that the step is running."""
-        key = with_skipped(lease.key, skipped_inputs(lease))
+        key = with_skipped(lease.key, skipped_inputs(self.world.job, lease.step, inputs))
         stood = self.world.audit.standing(lease.step, key)
 
         def executing(_: float) -> None:

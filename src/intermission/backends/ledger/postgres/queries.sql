@@ -598,12 +598,6 @@ GROUP BY job_id HAVING count(*) > %(most)s;
 -- name: forget_changes
 DELETE FROM intermission.changes WHERE at_s < extract(epoch FROM clock_timestamp()) - %(age_s)s;
 
--- name: outputs_of_tasks
-SELECT t.job_id, t.step, t.idx, t.state, coalesce(t.receipt, t.key), t.result, t.files
-FROM unnest(%(jobs)s::bigint[], %(steps)s::integer[], %(indexes)s::integer[])
-    AS w (job_id, step, idx)
-JOIN intermission.tasks AS t ON t.job_id = w.job_id AND t.step = w.step AND t.idx = w.idx;
-
 -- name: outputs
 SELECT t.idx, t.state, coalesce(t.receipt, t.key), t.result, t.files
 FROM intermission.jobs AS j
@@ -613,10 +607,6 @@ CROSS JOIN LATERAL (
     WHERE t.job_id = j.id AND t.step = s.no AND t.idx > %(after)s ORDER BY t.idx LIMIT %(limit)s
 ) AS t
 WHERE j.key = %(job)s ORDER BY t.idx;
-
--- name: outputs_of_step
-SELECT state, coalesce(receipt, key), result, files FROM intermission.tasks
-WHERE job_id = %(job)s AND step = %(step)s ORDER BY idx;
 
 -- name: job_id
 SELECT id FROM intermission.jobs WHERE key = %(key)s;

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from intermission.backends.ledger.postgres.transactions import Row, Transactions
 from intermission.model import (
     ALONE_AFTER,
-    EdgeKind,
     Event,
     FileRef,
     Job,
@@ -28,10 +27,6 @@ JOBS_KEPT = 10_000
 """Of so many jobs the specs are kept, so that they need not be read and parsed again."""
 ID_MAX = 2**63 - 1
 _TASK_COLUMNS = 20
-
-Inputs = dict[str, Output | tuple[Output | None, ...] | None]
-Location = tuple[int, int, int]
-"""Job, step and index of a task."""
 
 
 class Reads(Transactions):
@@ -224,56 +219,13 @@ class Reads(Transactions):
         return {spec.name: no for no, spec in enumerate(self._job(id).steps)}
 
     def _leases(self, rows: list[Row]) -> list[Lease]:
-        """Leases of (job, task, fence, attempt, step, index, key, chunk, lost), with inputs."""
-        single, whole = self._inputs_of(rows)
+        """Leases of (job, task, fence, attempt, step, index, key, chunk, lost)."""
         leases: list[Lease] = []
-        none: Inputs = {}
         for job_id, id, fence, attempt, step, index, key, chunk, lost in rows:
             job = self._job(job_id)
-            spec = job.steps[step]
-            inputs = none
-            if spec.edges:
-                inputs = {}
-                numbers = self._numbers(job_id)
-                for edge in spec.edges:
-                    upstream = numbers[edge.upstream]
-                    if edge.kind is EdgeKind.ALL:
-                        inputs[edge.param] = whole[job_id, upstream]
-                    else:
-                        at = index if edge.kind is EdgeKind.SAME else 0
-                        inputs[edge.param] = single.get((job_id, upstream, at))
-            place = job.key, spec.name, index
-            alone = lost >= ALONE_AFTER
-            leases.append(Lease(id, fence, attempt, *place, key, chunk, inputs, alone))
+            place = job.key, job.steps[step].name, index
+            leases.append(Lease(id, fence, attempt, *place, key, chunk, lost >= ALONE_AFTER))
         return leases
-
-    def _inputs_of(
-        self, rows: Iterable[Row]
-    ) -> tuple[dict[Location, Output | None], dict[tuple[int, int], tuple[Output | None, ...]]]:
-        """What these tasks take: outputs of single tasks in one read, and one read per fan-in."""
-        places: set[Location] = set()
-        fan_ins: set[tuple[int, int]] = set()
-        for job_id, _, _, _, step, index, *_ in rows:
-            edges = self._job(job_id).steps[step].edges
-            if not edges:
-                continue
-            numbers = self._numbers(job_id)
-            for edge in edges:
-                upstream = numbers[edge.upstream]
-                if edge.kind is EdgeKind.ALL:
-                    fan_ins.add((job_id, upstream))
-                else:
-                    at = index if edge.kind is EdgeKind.SAME else 0
-                    places.add((job_id, upstream, at))
-        single: dict[Location, Output | None] = {}
-        if places:
-            jobs, steps, indexes = (list(column) for column in zip(*places, strict=True))
-            found = self._rows("outputs_of_tasks", jobs=jobs, steps=steps, indexes=indexes)
-            single = {row[:3]: _output(*row[3:]) for row in found}
-        return single, {place: tuple(self._outputs(*place)) for place in fan_ins}
-
-    def _outputs(self, job_id: int, step: int) -> list[Output | None]:
-        return [_output(*row) for row in self._rows("outputs_of_step", job=job_id, step=step)]
 
 
 def _output(state: str, task_key: str, result: str, files: str | None) -> Output | None:

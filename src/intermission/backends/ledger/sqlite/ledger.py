@@ -18,7 +18,6 @@ from intermission.backends.ledger.sqlite.dependencies import NOT_BLOCKED, Row, a
 from intermission.backends.ledger.sqlite.limit_budget import LimitBudget
 from intermission.backends.ledger.sqlite.openings import Openings
 from intermission.backends.ledger.sqlite.queries import SQL
-from intermission.backends.ledger.sqlite.reads import Inputs
 from intermission.engine.graph import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
@@ -208,16 +207,10 @@ class SqliteLedger(Deletion):
     def _leases(self, job_id: int, rows: list[Row]) -> list[Lease]:
         job = self._job(job_id)
         names = [spec.name for spec in job.steps]
-        shared: dict[tuple[int, int], Any] = {}
-        none: Inputs = {}
-        leases: list[Lease] = []
-        for id, fence, _, step, _, _, _, index, key, attempt, chunk, lost in rows:
-            some = job.steps[step].edges
-            inputs = self._inputs(job_id, step, index, shared) if some else none
-            alone = lost >= ALONE_AFTER
-            place = job.key, names[step], index
-            leases.append(Lease(id, fence, attempt, *place, key, chunk, inputs, alone))
-        return leases
+        return [
+            Lease(id, fence, attempt, job.key, names[step], index, key, chunk, lost >= ALONE_AFTER)
+            for id, fence, _, step, _, _, _, index, key, attempt, chunk, lost in rows
+        ]
 
     def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
         lost: set[int] = set()

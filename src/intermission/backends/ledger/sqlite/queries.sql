@@ -400,20 +400,12 @@ WHERE id = :job AND state IN ('done', 'failed', 'cancelled');
 SELECT step FROM tasks WHERE job_id = :job AND state = 'done'
 AND step IN (SELECT value FROM json_each(:plans));
 
--- name: output_of
-SELECT state, coalesce(receipt, key), result, files FROM tasks
-WHERE job_id = ? AND step = ? AND idx = ?;
-
 -- name: outputs
 SELECT t.idx, t.state, coalesce(t.receipt, t.key), t.result, t.files
 FROM jobs AS j
 CROSS JOIN steps AS s ON s.job_id = j.id AND s.name = :step
 CROSS JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no AND t.idx > :after
 WHERE j.key = :job ORDER BY t.idx LIMIT :limit;
-
--- name: outputs_of
-SELECT state, coalesce(receipt, key), result, files FROM tasks
-WHERE job_id = ? AND step = ? ORDER BY idx;
 
 -- name: events
 SELECT e.seq - e.n + 1 + coalesce(i.key, 0), e.at_ms, coalesce(j.key, ''), i.value,

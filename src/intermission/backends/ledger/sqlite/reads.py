@@ -12,7 +12,6 @@ from intermission.backends.ledger.sqlite.connection import connect, translated
 from intermission.backends.ledger.sqlite.queries import SQL
 from intermission.model import (
     LOST_MAX,
-    EdgeKind,
     Event,
     FileRef,
     Job,
@@ -36,8 +35,6 @@ _TASK = (
 JOBS_KEPT = 10_000
 """Of so many jobs the specs are kept, so that they need not be read and parsed again."""
 ID_MAX = 2**63 - 1
-
-Inputs = dict[str, Output | tuple[Output | None, ...] | None]
 
 
 class Reads:
@@ -241,36 +238,6 @@ class Reads:
 
     def _numbers(self, id: int) -> dict[str, int]:
         return {spec.name: no for no, spec in enumerate(self._job(id).steps)}
-
-    def _inputs(
-        self, job_id: int, step: int, index: int, shared: dict[tuple[int, int], Any]
-    ) -> Inputs:
-        """A task's inputs. `shared` keeps, for one call, what many tasks of a step take alike."""
-        spec = self._job(job_id).steps[step]
-        if not spec.edges:
-            return {}
-        numbers = self._numbers(job_id)
-        inputs: Inputs = {}
-        for edge in spec.edges:
-            upstream = numbers[edge.upstream]
-            if edge.kind is EdgeKind.SAME:
-                inputs[edge.param] = self._output(job_id, upstream, index)
-                continue
-            if (job_id, upstream) not in shared:
-                shared[job_id, upstream] = (
-                    self._output(job_id, upstream, 0)
-                    if edge.kind is EdgeKind.ONE
-                    else tuple(self._outputs(job_id, upstream))
-                )
-            inputs[edge.param] = shared[job_id, upstream]
-        return inputs
-
-    def _output(self, job_id: int, step: int, index: int) -> Output | None:
-        row = self._db.execute(SQL["output_of"], (job_id, step, index)).fetchone()
-        return None if row is None else _output(*row)
-
-    def _outputs(self, job_id: int, step: int) -> list[Output | None]:
-        return [_output(*row) for row in self._db.execute(SQL["outputs_of"], (job_id, step))]
 
 
 def _output(state: str, task_key: str, result: str, files: str | None) -> Output | None:
