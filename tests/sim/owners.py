@@ -25,10 +25,9 @@ from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, LockLost, StoreError, WorkspaceBusy
 from intermission.ports.clock import Clock
 from intermission.ports.store import Stat
-from intermission.testing.clock import FakeClock
+from intermission.testing.clock import FakeClock, OwnClock
 from intermission.testing.faults import Crashed
 from intermission.testing.simulator.actor import Actor
-from own_clock import OwnClock
 
 FAULTS = ("request lost", "answer lost", "request late", "killed", "long wait")
 _WRITES = ("create", "replace")

@@ -16,10 +16,9 @@ from intermission.engine.workspace import Workspace
 from intermission.model import Lease, TaskState
 from intermission.ports.slot_protocol import JobContext
 from intermission.settings import Settings
-from intermission.testing.clock import FakeClock
+from intermission.testing.clock import FakeClock, OwnClock
 from intermission.testing.jobs import job, step, submit
 from intermission.testing.scratch_ledger import scratch_ledger
-from own_clock import OwnClock
 
 PROMISE_S = 60.0
 START_S = 2.0

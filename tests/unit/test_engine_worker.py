@@ -24,7 +24,13 @@ from intermission.errors import (
 )
 from intermission.model import Completion, Lease, Output, Reason, TaskRow, TaskState
 from intermission.ports.executor import Said, SlotEnded
-from intermission.ports.slot_protocol import Completed, HostFault, Inputs, JobContext
+from intermission.ports.slot_protocol import (
+    Completed,
+    CorruptInput,
+    HostFault,
+    Inputs,
+    JobContext,
+)
 from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, states_of, step, submit
@@ -393,6 +399,24 @@ def test_a_store_that_is_away_is_nobodys_fault(shop: Shop) -> None:
     shop.turn()
     row = shop.rows()["one"]
     assert (row.state, row.attempts, row.refusals) == (TaskState.ABANDONED, 0, 0)
+
+
+def test_a_store_that_is_away_when_an_input_is_found_lost_ends_no_worker(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreUnavailable("the store does not answer.")
+
+    shop.turn()
+    lease = shop.executor.running[1][0]
+    lost = CorruptInput(lease.task_id, lease.fence, "key", "artifacts/x", "a file is missing.")
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.opened, "lose", away)
+        shop.says(1, lost)
+        shop.turn()
+    row = shop.rows()["one"]
+    assert (row.state, row.attempts, row.code) == (TaskState.ABANDONED, 0, Reason.STORE_AWAY)
+    assert shop.worker.drain_reason is None
 
 
 def test_a_change_that_is_never_taken_fails_its_task_and_holds_up_nothing(

@@ -16,8 +16,7 @@ from intermission.backends.ledger.object_ledger.lock import (
     Lock,
 )
 from intermission.errors import LockLost, StoreError, WorkspaceBusy
-from intermission.testing.clock import FakeClock
-from own_clock import OwnClock
+from intermission.testing.clock import FakeClock, OwnClock
 
 STALE_S = LOCK_TTL_S + STAMP_MARGIN_S + 0.1
 

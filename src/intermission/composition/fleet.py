@@ -11,7 +11,7 @@ from intermission.backends.notifier import open_notifiers
 from intermission.composition.app import App
 from intermission.composition.ledgers import shared_ledger
 from intermission.composition.locations import Location, as_location
-from intermission.engine.open_job import OpenJob
+from intermission.engine.open_job import OpenJob, job_row
 from intermission.engine.workspace import Workspace
 from intermission.errors import NoPipeline, UsageError
 from intermission.maintenance.superseded_outputs import bring_back
@@ -123,7 +123,7 @@ class Fleet:
 
     def open_job(self, ledger: Ledger, key: str, worker: str) -> OpenJob:
         """What a worker needs to run the tasks of a job."""
-        (row,) = ledger.jobs(key)
+        row = job_row(ledger, key)
         job, workspace = row.job, self.workspace(row.job)
         ref = self.app.catalog.of(job).ref
         store = workspace.open_store()

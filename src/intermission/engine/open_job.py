@@ -12,7 +12,7 @@ from intermission.engine.step_stats import StepStats
 from intermission.engine.store_io import store_io
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
-from intermission.model import Job, JobState, Lease, Reason, TaskState
+from intermission.model import Job, JobRow, JobState, Lease, Reason, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.ports.slot_protocol import (
     Completed,
@@ -26,6 +26,17 @@ from intermission.ports.store import Store
 from intermission.ports.work_source import Renewals
 from intermission.settings import Settings
 from intermission.telemetry import reached
+
+
+def job_row(ledger: Ledger, key: str) -> JobRow:
+    """A job that was in the ledger before. Another ledger may have taken its place since."""
+    rows = ledger.jobs(key)
+    if not rows:
+        raise LedgerError(
+            f"the job {key[:10]} is gone from the ledger.",
+            remedy="Finished tasks have their receipts: run the same command again.",
+        )
+    return rows[0]
 
 
 @dataclass
@@ -70,13 +81,8 @@ class OpenJob:
         )
 
     def has_ended(self) -> bool:
-        rows = self.ledger.jobs(self.job.key)
-        if not rows:
-            raise LedgerError(
-                f"the job {self.job.key[:10]} is gone from the ledger.",
-                remedy="Finished tasks have their receipts: run the same command again.",
-            )
-        return rows[0].state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+        state = job_row(self.ledger, self.job.key).state
+        return state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 
     def inputs(self, leases: Sequence[Lease]) -> Mapping[int, Inputs]:
         return read_inputs(self.ledger, self.job, leases)

@@ -361,7 +361,7 @@ class Worker:
         except CorruptArtifact as e:  # a plan's result: what has a receipt is adopted later
             first = leases[0]
             lost = CorruptInput(first.task_id, first.fence, e.task_key, e.key, str(e))
-            job.invalidate(first, lost)
+            self._invalidate(job, first, lost)
             job.release(leases[1:], reason=Reason.INPUT_LOST, message=str(e))
         except ChangeRefused as e:  # never written, however often it is tried
             for lease in leases:
@@ -389,11 +389,19 @@ class Worker:
             case Deferral():
                 job.defer(lease, trouble)
             case CorruptInput():
-                job.invalidate(lease, trouble)
+                self._invalidate(job, lease, trouble)
             case HostFault():
                 self._refuse(job, lease, trouble)
         self._let_go(job, [lease])
         self._source.ask_soon()
+
+    def _invalidate(self, job: ClaimedJob, lease: Lease, lost: CorruptInput) -> None:
+        try:
+            job.invalidate(lease, lost)
+        except StoreError as e:  # the loss will be noticed again
+            if not self._source.is_shared:
+                raise
+            job.release([lease], reason=Reason.STORE_AWAY, message=str(e))
 
     def _refuse(self, job: ClaimedJob, lease: Lease, fault: HostFault) -> None:
         try:

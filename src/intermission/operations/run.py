@@ -19,7 +19,7 @@ from intermission.backends.work_source.own_jobs import OwnJobs
 from intermission.composition.app import App, Submission, start_reaper
 from intermission.composition.locations import Location
 from intermission.engine.lease_renewer import LeaseRenewer
-from intermission.engine.open_job import OpenJob
+from intermission.engine.open_job import OpenJob, job_row
 from intermission.engine.publish import publish
 from intermission.engine.step_stats import StepStats
 from intermission.engine.worker import Worker
@@ -58,7 +58,7 @@ class SourceRun:
     def look(self) -> JobRow | None:
         """Read the job's state and counts again, if its ledger is still open."""
         if self.ledger is not None and self.job is not None:
-            (self.row,) = self.ledger.jobs(self.job.key)
+            self.row = job_row(self.ledger, self.job.key)
         return self.row
 
     @property

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test turns it."""
+"""A clock that stands still until a test turns it, and the clocks of machines that follow it."""
 
 from __future__ import annotations
 
@@ -30,3 +30,17 @@ class FakeClock(Clock):
     def jump_wall(self, seconds: float) -> None:
         """Set the wall clock forward or back, as a person or a time server does."""
         self._jumped_s += seconds
+
+
+class OwnClock(Clock):
+    """A machine's clock: its monotonic time began when it liked, and nobody asks its wall clock."""
+
+    def __init__(self, world: FakeClock, offset_s: float) -> None:
+        self._world = world
+        self._offset_s = offset_s
+
+    def monotonic_s(self) -> float:
+        return self._world.monotonic_s() + self._offset_s
+
+    def now_ms(self) -> int:
+        raise AssertionError("a machine's wall clock decided something")

@@ -22,6 +22,8 @@ class Actor:
         self.error: BaseException | None = None
         self.ended = False
         self.killed = False
+        self.wakes_at_s = 0.0
+        """It has nothing to do before."""
         self._body = body
         self._credit = 0
         self._go = threading.Lock()
@@ -37,11 +39,14 @@ class Actor:
         self._go.release()
         self._back.acquire()
 
-    def pause(self, where: str) -> None:
-        """Called by the actor itself: let others run. Raises if it was killed meanwhile."""
+    def pause(self, where: str, *, sleeps: bool = False) -> None:
+        """Called by the actor itself: let others run. Raises if it was killed meanwhile.
+
+        One that sleeps always lets others run, however many pauses it may pass.
+        """
         self.check()
         self.where = where
-        self._credit -= 1
+        self._credit = 0 if sleeps else self._credit - 1
         if self._credit <= 0:
             self._back.release()
             self._go.acquire()

@@ -7,20 +7,34 @@ which receipts stand, which of them lost their right to, and what was executed w
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from intermission.engine.graph import EVERY, dependants
 from intermission.engine.receipt import receipt_key
 from intermission.errors import AlreadyExists, NotFound
-from intermission.model import HELD, Completion, Job, Lease, Receipt, StepKind, TaskRow, TaskState
+from intermission.model import (
+    CLAIMABLE,
+    HELD,
+    Completion,
+    FileRef,
+    Job,
+    Output,
+    Receipt,
+    StepKind,
+    TaskRow,
+    TaskState,
+)
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
+from intermission.testing.simulator.blame import Blame
 
 _RECEIPTS = "receipts/"
 _LATE = HELD | {TaskState.ABANDONED, TaskState.DONE}
 """Where a completion under the current fence is accepted, or is a repeat."""
+_UNHELD = CLAIMABLE | {TaskState.DONE}
+"""Where one is that somebody makes who found the receipt."""
 
 
 class Violation(AssertionError):
@@ -30,16 +44,22 @@ class Violation(AssertionError):
 class Audit:
     """The book of one simulation."""
 
-    def __init__(self, store: Store, job: Job) -> None:
+    def __init__(self, store: Store, jobs: Sequence[Job], blame: Blame) -> None:
         self._store = store
-        self._job = job
+        self._jobs = {job.key: job for job in jobs}
+        self._blame = blame
         self._standing: dict[str, bytes] = {}
         self._condemned: set[str] = set()
         self._withdrawn: set[str] = set()
-        self._behind = {
-            spec.name: {step for step, _ in dependants(job, spec.name, EVERY)} for spec in job.steps
-        }
-        self._leases: set[tuple[object, int, int]] = set()
+        self._collected: set[str] = set()
+        """Files that were deleted; no fault does that through a process."""
+        self._behind: dict[str, set[str]] = defaultdict(set)
+        for job in jobs:
+            for spec in job.steps:
+                self._behind[spec.name] |= {step for step, _ in dependants(job, spec.name, EVERY)}
+        self._job_of: dict[str, str] = {}
+        """By the key of a task."""
+        self.ledger_was_replaced = False
         self.violation: Violation | None = None
         """The first one. A process that meets it may take it for its own failure."""
         self.executions: Counter[str] = Counter()
@@ -64,9 +84,17 @@ class Audit:
             return result
         if key.startswith(_RECEIPTS):
             self._changed(name, key, before, self._read(key) or None)
+        elif name == "delete":
+            self._deleted(key)
         else:
             self.touched(key)
         return result
+
+    def _deleted(self, key: str) -> None:
+        """Nobody deletes artifacts but the garbage collector."""
+        self._collected.add(key)
+        if any(file.key == key for one in self._receipts() for file in one.files):
+            raise self._violation(f"{key} was collected, and a receipt names it")
 
     def _changed(self, name: str, key: str, before: bytes | None, now: bytes | None) -> None:
         if before is not None and now is None:
@@ -77,6 +105,8 @@ class Audit:
         elif now is not None:
             self._standing[key] = now
             receipt = Receipt.from_json(now)
+            if gone := [file.key for file in receipt.files if file.key in self._collected]:
+                raise self._violation(f"the receipt {key} names {gone}, which were collected")
             if any(self._hangs_on(receipt, lost) for lost in self._unsound()):
                 self._condemned.add(receipt.attempt)
 
@@ -109,7 +139,9 @@ class Audit:
     def _hangs_on(self, one: Receipt, other: Receipt) -> bool:
         """Whether one task was made from another's files, as far as their chunks tell."""
         same_chunk = None in (one.chunk, other.chunk) or one.chunk == other.chunk
-        return same_chunk and one.step in self._behind[other.step]
+        jobs = {self._job_of.get(receipt.task_key) for receipt in (one, other)}
+        same_job = None in jobs or len(jobs) == 1
+        return same_chunk and same_job and one.step in self._behind[other.step]
 
     def _read(self, key: str) -> bytes | None:
         try:
@@ -118,8 +150,11 @@ class Audit:
             return None
 
     def sound(self, receipt: Receipt) -> bool:
-        """Every file that a receipt names is there, byte for byte."""
-        found = ((file, self._read(file.key)) for file in receipt.files)
+        return self.has(receipt.files)
+
+    def has(self, files: Iterable[FileRef]) -> bool:
+        """Every file is there, byte for byte."""
+        found = ((file, self._read(file.key)) for file in files)
         return all(
             data is not None and hashlib.sha256(data).hexdigest() == file.sha256
             for file, data in found
@@ -129,8 +164,12 @@ class Audit:
         """Whether a fault took a file that a task's receipt names, or named until then."""
         key = receipt_key(step, task_key)
         if key not in self._standing:
-            return key in self._withdrawn
+            return key in self._withdrawn and self.ledger_was_replaced
         return Receipt.from_json(self._standing[key]).attempt in self._condemned
+
+    def is_outdated(self, output: Output) -> bool:
+        """Whether a ledger from before names files that are lost, and others were made since."""
+        return self.ledger_was_replaced and not self.has(output.files)
 
     def standing(self, step: str, task_key: str) -> Receipt | None:
         """The receipt that makes a task finished, if it has one whose bytes are there."""
@@ -153,23 +192,25 @@ class Audit:
         self, place: object, ledger: Ledger, name: str, *args: Any, **options: Any
     ) -> Any:
         """A call to a ledger. Every copy of a ledger is at a place of its own."""
-        if name == "claim":
-            leases = ledger.claim(*args, **options)
-            self._claimed(place, leases)
-            return leases
         if name == "complete":
             return self._complete(ledger, *args)
+        if name == "fail":
+            self._complain(self._blame.failed(place, args[0]))
+        if name == "renew":
+            self._complain(self._blame.renewed(place, args[1]))
         result = getattr(ledger, name)(*args, **options)
+        if name == "claim":
+            self._job_of |= {lease.key: lease.job_key for lease in result}
+            self._complain(self._blame.claimed(place, args[0], result))
+        if name == "release":
+            self.counts[options["reason"]] += result
         if name == "invalidate":
-            self.counts["task spoiled"] += len(result)
+            self.counts["task invalidated"] += len(result)
         return result
 
-    def _claimed(self, place: object, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            handed = place, lease.task_id, lease.fence
-            if handed in self._leases:
-                raise self._violation(f"{lease} was handed out twice")
-            self._leases.add(handed)
+    def _complain(self, wrong: str | None) -> None:
+        if wrong is not None:
+            raise self._violation(wrong)
 
     def _complete(self, ledger: Ledger, done: Sequence[Completion]) -> list[bool]:
         before = self._rows(ledger)
@@ -186,15 +227,17 @@ class Audit:
 
     def _is_plan(self, rows: dict[int, TaskRow], completion: Completion) -> bool:
         row = rows.get(completion.task_id)
-        return row is not None and self._job.step(row.step).kind is StepKind.PLAN
+        steps = [spec for job in self._jobs.values() for spec in job.steps]
+        plans = {spec.name for spec in steps if spec.kind is StepKind.PLAN}
+        return row is not None and row.step in plans
 
     def _rows(self, ledger: Ledger) -> dict[int, TaskRow]:
-        return {row.id: row for row in ledger.tasks(self._job.key)}
+        return {row.id: row for key in self._jobs for row in ledger.tasks(key)}
 
 
 def _is_current(row: TaskRow | None, completion: Completion) -> bool:
     return (
         row is not None
         and (row.fence, row.key) == (completion.fence, completion.key)
-        and row.state in _LATE
+        and row.state in (_UNHELD if completion.by_receipt else _LATE)
     )

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
 
-from intermission.engine import completion
+from intermission.errors import (
+    EnvironmentFault,
+    LedgerError,
+    StalePlans,
+    StoreError,
+    StoreUnavailable,
+)
+from intermission.testing.simulator.host import Host
 from intermission.testing.simulator.maintenance_actor import Collector, Rebuilder
 from intermission.testing.simulator.process import Process
-from intermission.testing.simulator.wire import Wire
-from intermission.testing.simulator.worker import LEASE_TTL_S, Worker
+from intermission.testing.simulator.sample_pipeline import NEWER_TALK, NOTE, TALK
+from intermission.testing.simulator.slots import SimulatedSlot
+from intermission.testing.simulator.wire import Cut
+from intermission.testing.simulator.worker import LEASE_TTL_S, SimulatedWorker
 from intermission.testing.simulator.world import World
 
 HOUR_S = 3600.0
-
+STALL_MAX_S = 3 * LEASE_TTL_S
+SLOT_STALL_MAX_S = 12 * LEASE_TTL_S
 
 FAULTS = (
     "crash",
     "slot_crash",
+    "reaper_crash",
     "stall",
     "step_error",
     "store_error",
+    "store_away",
     "ledger_error",
-    "deaf_keeper",
+    "server_crash",
+    "cut_off",
     "drain",
     "repeat",
     "echo",
@@ -35,64 +50,124 @@ FAULTS = (
     "lose",
     "restore",
     "sweep",
+    "scratch_full",
+    "disk_error",
+    "missing_package",
+    "no_device",
+    "upgrade",
 )
+CRITICAL = ("after-artifacts", "before-receipt", "mid-quarantine", "before-complete")
+"""Points at which a long stop does the most harm."""
+UPGRADES = frozenset({"upgrade"})
+"""Faults that need a fleet whose hosts have not all the same."""
 
 
-class Mischief:
+class FaultInjector:
     """Faults, picked by a seed. Each answers whether there was anything to break."""
 
     def __init__(
-        self, world: World, random: Random, start: Callable[[type[Process]], object]
+        self,
+        world: World,
+        random: Random,
+        hosts: list[Host],
+        start: Callable[[Callable[[World, str, Host], Process]], object],
     ) -> None:
         self._world = world
         self._random = random
+        self._hosts = hosts
         self._start = start
         self._copies: list[Any] = []
         self.processes: list[Process] = []
         """All that ever started, in order."""
 
     def crash(self, victim: Process) -> bool:
-        victim.actor.kill()
+        """A process is killed; a slot dies by itself only of what it runs."""
+        if isinstance(victim, SimulatedSlot):
+            return False
+        victim.kill()
         return True
 
     def slot_crash(self, victim: Process) -> bool:
-        return victim.kill_slot()
+        """A slot dies of the task it runs: out of memory, say."""
+        if not isinstance(victim, SimulatedSlot) or not victim.is_busy:
+            return False
+        victim.is_their_own()
+        victim.kill()
+        return True
+
+    def reaper_crash(self, victim: Process) -> bool:
+        if not isinstance(victim, SimulatedWorker) or not victim.reaper.slots:
+            return False
+        victim.reaper.replace()
+        return True
 
     def stall(self, victim: Process) -> bool:
         """It stops for longer than its leases live, mostly, and wakes up a zombie."""
-        if not victim.is_busy and self._random.random() < 0.8:
+        is_critical = victim.where.endswith(CRITICAL)
+        if not is_critical and self._random.random() < (0.8 if victim.is_busy else 0.95):
             return False
-        stopped_s = LEASE_TTL_S * self._random.uniform(0.8, 3.0)
-        victim.stalled_until_s = self._world.clock.monotonic_s() + stopped_s
-        # Once awake, its keeper may notice at once, or after it has gone on for a while.
-        victim.ticks_at_s = victim.stalled_until_s + self._random.choice([0.0, 2.0, 8.0])
+        alone = isinstance(victim, SimulatedSlot)  # its lease is renewed all the while
+        longest_s = SLOT_STALL_MAX_S if alone else STALL_MAX_S
+        stopped_s = self._random.uniform(0.8 * LEASE_TTL_S, longest_s)
+        victim.stalled_until_s = self._now_s() + stopped_s
+        if isinstance(victim, SimulatedWorker) and self._random.random() < 0.5:
+            for slot in victim.reaper.slots.values():  # the whole machine does
+                slot.stalled_until_s = victim.stalled_until_s
         return True
 
+    def _now_s(self) -> float:
+        return self._world.clock.monotonic_s()
+
     def step_error(self, victim: Process) -> bool:
+        if not isinstance(victim, SimulatedSlot):
+            return False
         victim.next_step_fails = True
         return True
 
     def store_error(self, victim: Process) -> bool:
+        """One call fails, whether it took effect or not."""
         wire = self._random.choice(["store", "store", "outputs"])
-        victim.faults[wire] = self._random.choice(["before", "after"]), 1
+        kind = self._random.choice([StoreError, StoreUnavailable])
+        victim.cuts[wire] = Cut(kind, self._random.random() < 0.5, calls=1)
+        return True
+
+    def store_away(self, _: Process) -> bool:
+        """Nobody reaches the store for a while."""
+        self._world.cuts["store"] = self._for_a_while(StoreUnavailable)
         return True
 
     def ledger_error(self, victim: Process) -> bool:
-        victim.faults["ledger"] = self._random.choice(["before", "after"]), 1
+        victim.cuts["ledger"] = Cut(LedgerError, self._random.random() < 0.5, calls=1)
         return True
 
-    def deaf_keeper(self, victim: Process) -> bool:
-        """Its keeper gets no answers for a while, perhaps for longer than its leases live."""
-        times = self._random.randint(1, 12)
-        victim.faults["keeper"] = self._random.choice(["before", "after"]), times
+    def server_crash(self, _: Process) -> bool:
+        """Nobody reaches the ledger for a while: its server was killed and comes back."""
+        cut = self._for_a_while(LedgerError)
+        self._world.cuts |= {"ledger": cut, "renewals": cut}
         return True
+
+    def cut_off(self, victim: Process) -> bool:
+        """One process gets no answers for a while, perhaps for longer than its leases live."""
+        cut = self._for_a_while(LedgerError)
+        victim.cuts["renewals"] = cut
+        if self._random.random() < 0.5:
+            victim.cuts["ledger"] = cut
+        return True
+
+    def _for_a_while(self, error: type[EnvironmentFault]) -> Cut:
+        until_s = self._now_s() + self._random.uniform(0.5, STALL_MAX_S)
+        return Cut(error, self._random.random() < 0.3, until_s=until_s)
 
     def drain(self, victim: Process) -> bool:
-        victim.draining = "SIGTERM"
+        if not isinstance(victim, SimulatedWorker):
+            return False
+        victim.drain()
         return True
 
     def repeat(self, victim: Process) -> bool:
         """It will send a completion twice, as one who did not get the answer does."""
+        if not isinstance(victim, SimulatedWorker):
+            return False
         victim.next_completion_repeats = True
         return True
 
@@ -100,11 +175,9 @@ class Mischief:
         """A completion that was sent long ago arrives once more."""
         if not self._world.sent:
             return False
-        world = self._world
-        sender, lease, finished = self._random.choice(world.sent)
-        ledger = partial(world.ledger_call, "network", sender.place)
-        wire: Any = Wire("ledger", ledger, lambda _: None, lambda *_: None)
-        completion.complete(wire, world.store, world.job, [(lease, finished)], world.scratch)
+        place, done = self._random.choice(self._world.sent)
+        with suppress(StalePlans):
+            self._world.ledger_call("network", place, "complete", done)
         return True
 
     def wall_jump(self, _: Process) -> bool:
@@ -132,9 +205,10 @@ class Mischief:
         return True
 
     def cancel(self, victim: Process) -> bool:
-        """A person cancels the job, and thinks better of it."""
+        """A person cancels a job, and thinks better of it."""
         ledger = self._world.ledger("person", victim.place)
-        return ledger.cancel(self._world.job.key, reason="a person said so")
+        job = self._random.choice(self._world.jobs)
+        return ledger.cancel(job.key, reason="a person said so")
 
     def lose(self, _: Process) -> bool:
         """The ledger is deleted. Somebody may rebuild it, or just run the same command again."""
@@ -153,12 +227,53 @@ class Mischief:
 
     def _lead_to(self, place: Any) -> None:
         """Processes at work go on in the ledger they opened, or find themselves in the new one."""
-        self._world.place = place
+        self._world.lead_to(place)
         if self._random.random() < 0.5:
             for process in self.processes:
-                if isinstance(process, Worker):
+                if isinstance(process, SimulatedWorker):
                     process.place = place
 
     def sweep(self, _: Process) -> bool:
         self._start(Collector)
+        return True
+
+    def scratch_full(self, victim: Process) -> bool:
+        return self._break(victim.host, partial(OSError, errno.ENOSPC, "no space left on device"))
+
+    def disk_error(self, victim: Process) -> bool:
+        number = self._random.choice([errno.EIO, errno.EROFS])
+        return self._break(victim.host, partial(OSError, number, "the disk is broken"))
+
+    def missing_package(self, victim: Process) -> bool:
+        return self._break(victim.host, partial(ModuleNotFoundError, "no module named 'speech'"))
+
+    def no_device(self, victim: Process) -> bool:
+        return self._break(victim.host, partial(EnvironmentFault, "the GPU is lost."))
+
+    def _break(self, host: Host, trouble: Callable[[], Exception]) -> bool:
+        """Whatever starts on a machine meets this, for a while."""
+        host.breaks(trouble, self._random.uniform(1.0, 100.0))
+        return True
+
+    def upgrade(self, victim: Process) -> bool:
+        """Another version is installed on a machine, or a pipeline removed.
+
+        The workers there stop, if they are asked to; others go on with what they know, and their
+        next slots load what they do not expect.
+        """
+        host = victim.host
+        change = self._random.choice(
+            [
+                partial(host.install, TALK),
+                partial(host.install, NEWER_TALK),
+                partial(host.install, NOTE),
+                partial(host.remove, NOTE.name),
+                partial(host.remove, TALK.name),
+            ]
+        )
+        change()
+        if self._random.random() < 0.5:
+            for process in self.processes:
+                if isinstance(process, SimulatedWorker) and process.host is host:
+                    process.drain()
         return True

@@ -1,20 +1,50 @@
-"""What people start beside the work: a rebuild of the ledger, a garbage collection."""
+"""What people start beside the work: submissions, a rebuild of the ledger, a collection."""
 
 from __future__ import annotations
 
-from intermission.maintenance.gc import collect
+from intermission.maintenance.gc import attempts_under_way, collect
 from intermission.maintenance.rebuild import rebuild
-from intermission.testing.simulator.process import Process
+from intermission.model import Job
+from intermission.testing.simulator.host import Host
+from intermission.testing.simulator.process import Chore
+from intermission.testing.simulator.submission import submit
 from intermission.testing.simulator.worker import LEASE_TTL_S
+from intermission.testing.simulator.world import World
 
-GRACE_S = 2 * LEASE_TTL_S
-
-
-class Rebuilder(Process):
-    def body(self) -> None:
-        rebuild(self.ledger, self.store, self.world.scratch)
+GRACE_S = 4 * LEASE_TTL_S
 
 
-class Collector(Process):
-    def body(self) -> None:
-        collect(self.store, self.world.clock, grace_s=GRACE_S)
+class Submitter(Chore):
+    """Submits a job of a fleet, or submits it again."""
+
+    def __init__(
+        self, world: World, name: str, host: Host, *, job: Job, thorough: bool = False
+    ) -> None:
+        self._job = job
+        self._thorough = thorough
+        super().__init__(world, name, host)
+
+    def chore(self) -> None:
+        submit(self, self._job, thorough=self._thorough)
+
+
+class Rebuilder(Chore):
+    def chore(self) -> None:
+        rebuild(self.ledger, self.store, self.host.folder / "scratch")
+
+
+class Collector(Chore):
+    """Two passes: the second removes what the first saw."""
+
+    def chore(self) -> None:
+        self._collect()
+        self.sleep(GRACE_S * self.world.random.uniform(0.5, 1.5))
+        self._collect()
+
+    def _collect(self) -> None:
+        collect(
+            self.store,
+            self.world.clock,
+            grace_s=GRACE_S,
+            under_way=lambda: attempts_under_way(self.ledger, self.store),
+        )

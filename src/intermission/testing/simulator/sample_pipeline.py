@@ -2,7 +2,8 @@
 
 Two plans that race each other, a chain of maps, a step that is not durable, a chunk that is
 always skipped, a fan-in over all of it and a step behind the fan-in. Every step reports progress
-once, which is how the simulator counts executions and interrupts them.
+once, which is where the simulator interrupts it. A newer version of the pipeline and a small other
+one are for fleets whose hosts do not all have the same.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ PARTS = 3
 PAGES = 2
 GAP = 2
 """The part that no attempt can mark."""
+NEVER = "nobody can mark this part."
+LOOK_MAX_S = 15.0
 
 
 class Part(Chunk):
@@ -66,7 +69,7 @@ def hear(ctx: Context, audio: Text, part: Part) -> Text:
 def mark(ctx: Context, hear: Text, part: Part) -> str:
     ctx.progress(0.5)
     if part.no == GAP:
-        raise Permanent("nobody can mark this part.")
+        raise Permanent(NEVER)
     return hear.file.read_text().upper()
 
 
@@ -76,7 +79,7 @@ def level(ctx: Context, part: Part) -> int:
     return part.no * 10
 
 
-@step(version=1)
+@step(version=1, timeout_s=LOOK_MAX_S)
 def look(ctx: Context, page: Page) -> str:
     ctx.progress(0.5)
     return f"page {page.no}"
@@ -87,14 +90,29 @@ def join(ctx: Context, mark: list[str | None], level: list[int], look: list[str]
     return _write(ctx, "talk.txt", "\n".join(map(str, [*mark, *level, *look])))
 
 
-@step(version=1)
+@step(version=1, publish="{stem}.txt")
 def stamp(ctx: Context, join: Text) -> Text:
     return _write(ctx, "stamped.txt", f"{join.file.read_text()}\n{join.length}")
 
 
-TALK = Pipeline("talk", [audio, parts, pages, hear, mark, level, look, join, stamp])
+newer_stamp = step(version=2, publish="{stem}.txt")(stamp.function)
+
+
+@step(version=1)
+def note(ctx: Context, source: Source) -> str:
+    ctx.progress(0.5)
+    return f"note on {source.fingerprint}"
+
+
+_FIRST = [audio, parts, pages, hear, mark, level, look, join]
+TALK = Pipeline("talk", [*_FIRST, stamp])
+NEWER_TALK = Pipeline("talk", [*_FIRST, newer_stamp])
+NOTE = Pipeline("note", [note])
+
+
+def job_of(pipeline: Pipeline, source: str) -> Job:
+    return make_job(pipeline, Source(f"simulated:/{source}", f"{source}-0123456789", 16), {})
 
 
 def talk_job() -> Job:
-    source = Source("simulated:talk", "0123456789abcdef", 16)
-    return make_job(TALK, source, {})
+    return job_of(TALK, "talk")

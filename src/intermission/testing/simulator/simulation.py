@@ -1,36 +1,44 @@
 """The simulation: a seed decides who runs next, how time passes, and what goes wrong when.
 
-Each seed plays with a few kinds of faults only, so that those it has meet each other often.
-When its faults are used up everything behaves, and the job must come to its end.
+Each seed plays with a few kinds of faults only, so that those it has meet each other often: on a
+fleet that shares a ledger, or between commands that run on one machine. When its faults are used
+up everything behaves, and the jobs must come to their end.
 """
 
 from __future__ import annotations
 
-import threading
+import random as global_random
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
+from uuid import UUID
 
-from intermission.engine.lease_renewer import TICK_S
-from intermission.model import JobState
+from intermission.engine import receipt
+from intermission.model import JobState, TaskRow, TaskState
 from intermission.telemetry import listen
-from intermission.testing.clock import FakeClock
+from intermission.testing.clock import FakeClock, OwnClock
 from intermission.testing.faults import Crashed
 from intermission.testing.simulator.audit import Violation
-from intermission.testing.simulator.fault_injector import FAULTS, Mischief
+from intermission.testing.simulator.fault_injector import FAULTS, UPGRADES, FaultInjector
 from intermission.testing.simulator.final_checks import Results, check_end
+from intermission.testing.simulator.host import Host
 from intermission.testing.simulator.ledgers import Ledgers
-from intermission.testing.simulator.maintenance_actor import Rebuilder
-from intermission.testing.simulator.process import Process
-from intermission.testing.simulator.worker import Worker
+from intermission.testing.simulator.maintenance_actor import Rebuilder, Submitter
+from intermission.testing.simulator.process import Process, here
+from intermission.testing.simulator.sample_pipeline import NEWER_TALK, NOTE, TALK, job_of, talk_job
+from intermission.testing.simulator.slots import SimulatedSlot
+from intermission.testing.simulator.worker import Command, FleetWorker, SimulatedWorker
 from intermission.testing.simulator.world import World
 
-TURNS_MAX = 30_000
-"""A job that is not done by then is stuck."""
+TURNS_MAX = 20_000
+"""Jobs that are not done by then are stuck."""
+_STOPPED = (None, JobState.FAILED, JobState.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -53,12 +61,21 @@ def simulate(
     *,
     faults: Collection[str] = FAULTS,
     expected: Results | None = None,
+    mixed: bool = False,
 ) -> Report:
-    """Play one seed. Raises `Violation` with the seed and what led to it."""
-    world = World(scratch, make_ledgers)
-    simulation = _Simulation(world, Random(seed), faults)
+    """Play one seed. Raises `Violation` with the seed and what led to it.
+
+    A fleet is mixed when its hosts have not all the same pipelines; upgrades make it so.
+    """
+    random = Random(seed)
+    some = random.sample(sorted(faults), min(len(faults), random.randint(1, 5)))
+    jobs = [talk_job()]
+    if mixed or not UPGRADES.isdisjoint(some):
+        jobs += [job_of(NEWER_TALK, "lecture"), job_of(NOTE, "paper")]
+    world = World(scratch, make_ledgers, jobs, random)
+    simulation = _Simulation(world, random, some)
     try:
-        with listen(simulation.passing):
+        with _determined(seed), listen(_passing):
             simulation.run()
         results = check_end(world, expected)
     except (Violation, AssertionError) as e:
@@ -78,111 +95,226 @@ def simulate(
     )
 
 
+@contextmanager
+def _determined(seed: int) -> Iterator[None]:
+    """What the product draws by chance hangs on the seed, too."""
+    names = Random(seed)
+    before = global_random.getstate()
+    global_random.seed(seed)
+    try:
+        with patch.object(receipt, "uuid4", lambda: UUID(int=names.getrandbits(128))):
+            yield
+    finally:
+        global_random.setstate(before)
+
+
+def _passing(point: str) -> None:
+    """The engine passed a fault point in some thread."""
+    if (process := here()) is not None:
+        process.pause(f"point {point}")
+        if point == "before-step" and isinstance(process, SimulatedSlot):
+            process.executes()
+
+
 class _Simulation:
     def __init__(self, world: World, random: Random, faults: Collection[str]) -> None:
         self._world = world
         self._random = random
-        self._mischief = Mischief(world, random, self._start)
-        some = random.sample(sorted(faults), min(len(faults), random.randint(1, 5)))
+        self._is_fleet = len(world.jobs) > 1 or random.random() < 0.7
+        self._hosts = self._make_hosts(3 if self._is_fleet else 1)
+        self._injector = FaultInjector(world, random, self._hosts, self._start)
+        some = list(faults)
         # What makes two workers hold one task meets every other fault more often.
         some += [kind for kind in ("crash", "stall") if kind in faults and random.random() < 0.5]
         self._left = [random.choice(some) for _ in range(random.randint(4, 20) if some else 0)]
         self._rate = random.choice([0.02, 0.05, 0.15])
         self._patience = random.choice([1, 1, 4, 16])
         self._wanted = random.randint(1, 4)
-        self._by_thread: dict[threading.Thread, Process] = {}
+        self._alive: list[Process] = []
         self.turns = 0
         self.done: Counter[str] = Counter()
 
-    def passing(self, point: str) -> None:
-        """The engine passed a fault point in some thread."""
-        process = self._by_thread.get(threading.current_thread())
-        if process is not None:
-            process.pause(f"point {point}")
+    def _make_hosts(self, count: int) -> list[Host]:
+        """Each has all that jobs need, unless there are two versions of something."""
+        world, random = self._world, self._random
+        talks = (
+            [TALK]
+            if len(world.jobs) == 1
+            else [TALK, NEWER_TALK, random.choice([TALK, NEWER_TALK])]
+        )
+        hosts: list[Host] = []
+        for no in range(count):
+            clock = OwnClock(world.clock, random.uniform(0, 1e6))
+            host = Host(f"host{no}", world.scratch, clock, talks[no % len(talks)])
+            if random.random() < 0.6:
+                host.install(NOTE)
+            hosts.append(host)
+        return hosts
 
     def run(self) -> None:
-        """Until the job is done and everybody has left; then once more, looking closely.
+        """Until the jobs are done and everybody has left; then once more, looking closely.
 
         Some seeds then lose the ledger, and nothing that has a receipt may run again.
         """
         self._play()
         self._left = []
-        self._start_worker(thorough=True)
+        self._look_closely()
         self._play()
         if self.done and self._random.random() < 0.2:
-            self._world.place = self._world.ledgers.create()
+            self._world.lead_to(self._world.ledgers.create())
             self._start(Rebuilder)
             self._play()
 
+    def _look_closely(self) -> None:
+        if self._is_fleet:
+            for job in self._world.jobs:
+                self._start(partial(Submitter, job=job, thorough=True))
+        else:
+            self._start(partial(Command, thorough=True))
+
     def _play(self) -> None:
-        while self._alive() or not self._is_done():
-            self._turn()
+        while self._turn():
+            self.turns += 1
+            if self.turns > TURNS_MAX:
+                raise Violation(f"the jobs do not come to their end: {self._unfinished()}")
+
+    def _unfinished(self) -> list[TaskRow]:
+        ledger = self._world.ledger("reader", self._world.place)
+        rows = [row for job in self._world.jobs for row in ledger.tasks(job.key)]
+        return [row for row in rows if row.state is not TaskState.DONE]
 
     def close(self) -> None:
-        for process in self._mischief.processes:
-            process.actor.kill()
+        for process in self._alive:
+            process.kill()
+            process.leave()
 
-    def _alive(self) -> list[Process]:
-        alive: list[Process] = []
-        for process in self._mischief.processes:
-            if not process.actor.ended:
-                alive.append(process)
-            elif process.is_local:
-                self._world.dead.add(process.name)
-        return alive
+    def _start(self, kind: Callable[[World, str, Host], Process], host: Host | None = None) -> None:
+        name = f"p{len(self._injector.processes)}"
+        process = kind(self._world, name, host or self._random.choice(self._hosts))
+        self._add(process)
 
-    def _is_done(self) -> bool:
-        rows = self._world.ledger("reader", self._world.place).jobs(self._world.job.key)
-        return bool(rows) and rows[0].state is JobState.DONE
+    def _add(self, process: Process) -> None:
+        self._injector.processes.append(process)
+        self._alive.append(process)
+        self._world.note(f"{process.name} starts on {process.host.name}")
 
-    def _start(self, kind: Callable[[World, str], Process]) -> None:
-        process = kind(self._world, f"p{len(self._mischief.processes)}")
-        self._by_thread[process.actor.thread] = process
-        self._mischief.processes.append(process)
-        self._world.note(f"{process.name} starts")
+    def _turn(self) -> bool:
+        """Let something happen. False when everything is done and everybody has left."""
+        self._bury()
+        is_over = self._is_over()
+        if is_over and not self._go_home():
+            return False
+        if not is_over:
+            self._keep_company()
+            if self._left and self._random.random() < self._rate:
+                self._break_something()
+                self._bury()
+        self._let_somebody_run()
+        return True
 
-    def _start_worker(self, *, thorough: bool) -> None:
-        """Somebody runs the same command again, or another one beside it."""
-        self._start(partial(Worker, random=self._random, thorough=thorough))
+    def _is_over(self) -> bool:
+        """The jobs are done; faults that are left may still find something, for a while."""
+        if any(process.is_busy for process in self._alive):
+            return False
+        done = all(state is JobState.DONE for state in self._world.states().values())
+        return done and (not self._left or self._random.random() < 0.1)
 
-    def _turn(self) -> None:
-        self.turns += 1
-        if self.turns > TURNS_MAX:
-            raise Violation("the job does not come to its end")
-        alive = self._alive()
-        if not alive or (len(alive) < self._wanted and self._random.random() < 0.05):
-            self._start_worker(thorough=self._random.random() < 0.3)
-            alive = self._alive()
-        if self._left and self._random.random() < self._rate:
-            self._break_something(alive)
+    def _go_home(self) -> bool:
+        """The jobs are done: workers of a fleet are asked to leave. Whether anybody is here."""
+        for process in self._alive:
+            if isinstance(process, FleetWorker) and not process.draining:
+                process.drain()
+        return bool(self._alive)
+
+    def _bury(self) -> None:
+        """Take note of who has ended, and end those that were killed."""
+        now_s = self._world.clock.monotonic_s()
+        for process in list(self._alive):
+            if isinstance(process, SimulatedWorker):
+                started, process.children = process.children, []
+                for slot in started:
+                    self._add(slot)
+            if process.dies_at_s <= now_s:
+                process.kill()
+            if process.ended:
+                self._alive.remove(process)
+                self._ended(process)
+
+    def _ended(self, process: Process) -> None:
+        process.leave()
+        if isinstance(process, SimulatedSlot):
+            if not process.worker.ended:
+                process.worker.reaper.is_dead(process)
+        elif isinstance(process, FleetWorker) and not (process.was_killed or process.draining):
+            raise Violation(f"{process.name} left the fleet by itself")
+
+    def _keep_company(self) -> None:
+        """People start workers, and submit again what has stopped."""
+        workers = [one for one in self._alive if isinstance(one, SimulatedWorker)]
+        if not self._is_fleet:
+            if len(workers) < self._wanted and self._random.random() < (0.05 if workers else 0.2):
+                self._start(partial(Command, thorough=self._random.random() < 0.3))
+            return
+        if not workers or (len(workers) < self._wanted and self._random.random() < 0.05):
+            self._start(FleetWorker)
+        elif not self._left or self._random.random() < 0.02:
+            self._see_that_all_can_run(workers)
+        if self._random.random() < 0.1 and not any(
+            isinstance(one, Submitter) for one in self._alive
+        ):
+            states = self._world.states()
+            stopped = [job for job in self._world.jobs if states[job.key] in _STOPPED]
+            if stopped:
+                thorough = self._random.random() < 0.3
+                self._start(partial(Submitter, job=self._random.choice(stopped), thorough=thorough))
+
+    def _see_that_all_can_run(self, workers: list[SimulatedWorker]) -> None:
+        """In the end there is a worker for every job, on a host that has its code."""
+        workers = [one for one in workers if one.place == self._world.place and not one.draining]
+        for job in self._world.jobs:
+            if not any(job.code in one.codes & one.host.codes for one in workers):
+                host = self._hosts[job.code == NEWER_TALK.code]
+                host.install(next(one for one in (TALK, NEWER_TALK, NOTE) if one.code == job.code))
+                self._start(FleetWorker, host)
+                return
+
+    def _let_somebody_run(self) -> None:
         clock, now_s = self._world.clock, self._world.clock.monotonic_s()
-        awake = [one for one in self._alive() if one.stalled_until_s <= now_s]
-        for process in awake:
-            if process.ticks_at_s <= now_s and self._random.random() < 0.5:
-                process.ticks_at_s = now_s + TICK_S
-                process.tick()
-        ready = [one for one in awake if one.sleeping_until_s <= now_s]
+        awake = [one for one in self._alive if one.stalled_until_s <= now_s]
+        actors = [(one, actor) for one in awake for actor in one.actors if not actor.ended]
+        ready = [(one, actor) for one, actor in actors if actor.wakes_at_s <= now_s]
         if not ready:
-            clock.advance(self._random.uniform(0.2, 1.0))
+            self._pass_time(now_s)
             return
         clock.advance(self._random.choice([0.001, 0.01, 0.1, 0.1, 0.5]))
-        self._let_run(self._random.choice(ready))
-
-    def _let_run(self, process: Process) -> None:
-        process.actor.resume(self._random.randint(1, self._patience))
+        process, actor = self._random.choice(ready)
+        actor.resume(self._random.randint(1, self._patience))
         if self._world.audit.violation is not None:
             raise self._world.audit.violation
-        error = process.actor.error
-        if error is not None and not isinstance(error, Crashed):
-            story = "".join(traceback.format_exception(error))
-            raise Violation(f"{process.name} ended with an error:\n{story}") from error
+        if actor.error is not None and not isinstance(actor.error, Crashed):
+            story = "".join(traceback.format_exception(actor.error))
+            raise Violation(f"{process.name} ended with an error:\n{story}") from actor.error
 
-    def _break_something(self, alive: list[Process]) -> None:
+    def _pass_time(self, now_s: float) -> None:
+        """Nobody has anything to do. Where nobody has a task either, much of it."""
+        if not any(one.is_busy for one in self._alive):
+            self._world.clock.advance(self._random.uniform(1.0, 30.0))
+            return
+        times_s = [one.stalled_until_s for one in self._alive]
+        times_s += [one.dies_at_s for one in self._alive]
+        times_s += [actor.wakes_at_s for one in self._alive for actor in one.actors]
+        wait_s = min((at_s for at_s in times_s if at_s > now_s), default=now_s) - now_s
+        self._world.clock.advance(wait_s + self._random.uniform(0.01, 0.2))
+
+    def _break_something(self) -> None:
+        if not self._alive:
+            return
         kind = self._left[-1]
-        victim = self._random.choice(alive)
-        if getattr(self._mischief, kind)(victim):
+        victim = self._random.choice(self._alive)
+        where = victim.where
+        if getattr(self._injector, kind)(victim):
             self._left.pop()
             self.done[kind] += 1
-            self._world.note(f"FAULT {kind} {victim.name} at {victim.actor.where}")
+            self._world.note(f"FAULT {kind} {victim.name} at {where}")
         else:
             self._random.shuffle(self._left)

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-_SILENT = frozenset({"close", "uri", "local_path", "presign"})
+from intermission.errors import IntermissionError
+
+_SILENT = frozenset({"uri", "local_path", "presign"})
 """What reaches nobody: neither a pause nor a fault."""
+
+
+@dataclass
+class Cut:
+    """Calls over a wire fail, before or after they took effect: so many, or until a time."""
+
+    error: type[IntermissionError]
+    is_late: bool = False
+    """The call takes effect, and its answer is lost."""
+    calls: float = math.inf
+    until_s: float = math.inf
+
+    def strikes(self, now_s: float, *, is_late: bool) -> bool:
+        if is_late is not self.is_late or self.calls <= 0 or now_s >= self.until_s:
+            return False
+        self.calls -= 1
+        return True
 
 
 class Wire:
@@ -17,7 +38,7 @@ class Wire:
         name: str,
         call: Callable[..., Any],
         pause: Callable[[str], None],
-        suffer: Callable[[str, str], None],
+        suffer: Callable[[str, bool], None],
     ) -> None:
         self._name = name
         self._call = call
@@ -29,12 +50,15 @@ class Wire:
             if method in _SILENT:
                 return self._call(method, *args, **options)
             self._pause(f"{self._name}.{method} {_brief(*args)}")
-            self._suffer(self._name, "before")
+            self._suffer(self._name, False)
             result = self._call(method, *args, **options)
-            self._suffer(self._name, "after")
+            self._suffer(self._name, True)
             return result
 
         return call
+
+    def close(self) -> None:
+        """Connections are closed with their process."""
 
 
 def _brief(*args: Any) -> str:

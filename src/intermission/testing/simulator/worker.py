@@ -1,260 +1,189 @@
-"""A simulated `run`: the real engine, in the order in which the worker and its slot use it.
+"""Simulated workers: the product's `Worker`, of a fleet or of one command.
 
-It does in one actor what a worker with one slot does in its processes: submit or continue the
-job, rescue, claim, run tasks, record how they end. Its keeper is the real one, without its
-thread.
+Everything in it is what production runs: loop, lease renewer, local executor, slots, work sources.
+Only what is below is simulated: clock, reaper, store, and the way to the ledger.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from random import Random
-from types import SimpleNamespace
-from typing import Any
+import select
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, cast
 
-from intermission.engine import completion
-from intermission.engine.inputs import inputs_of, skipped_inputs
-from intermission.engine.lease_renewer import HeldLease, LeaseRenewer
-from intermission.engine.open_job import LedgerRenewalsOf
-from intermission.engine.planning import expand, with_skipped
+from intermission.backends.executor.local import LocalExecutor
+from intermission.backends.work_source.own_jobs import OwnJobs
+from intermission.backends.work_source.shared_jobs import SharedJobs
+from intermission.engine.lease_renewer import TICK_S, LeaseRenewer
+from intermission.engine.open_job import OpenJob, job_row
 from intermission.engine.publish import publish
-from intermission.engine.run_task import Hooks, Work, run_task
-from intermission.engine.store_io import StoreIO
-from intermission.errors import (
-    CorruptArtifact,
-    EnvironmentFault,
-    InputUnfinished,
-    IntermissionError,
-    LedgerError,
-)
-from intermission.maintenance.rebuild import remember_job
-from intermission.maintenance.verify import verify
-from intermission.model import Completion, JobState, Lease, Reason
-from intermission.ports.ledger import every_receipt
-from intermission.ports.slot_protocol import (
-    Completed,
-    CorruptInput,
-    Failed,
-    HostFault,
-    Inputs,
-    Outcome,
-)
-from intermission.telemetry import reached
-from intermission.testing.simulator.process import Process
-from intermission.testing.simulator.sample_pipeline import TALK
+from intermission.engine.worker import Worker
+from intermission.engine.workspace import Workspace
+from intermission.errors import IntermissionError, NoPipeline
+from intermission.model import Job, JobState
+from intermission.ports.ledger import Ledger, every_receipt
+from intermission.ports.work_source import WorkSource
+from intermission.settings import Settings
+from intermission.testing.simulator.host import Host
+from intermission.testing.simulator.process import Process, open_outputs, open_store
+from intermission.testing.simulator.slots import Reaper, SimulatedSlot
+from intermission.testing.simulator.submission import submit
 from intermission.testing.simulator.world import World
 
 LEASE_TTL_S = 8.0
 RENEW_EVERY_S = 2.0
-POLL_S = 2.0
+DRAIN_S = 3.0
 RETRY_DELAYS_S = (0.5, 2.0)
-_ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-_NAME = "talk"
-_LOG = logging.Logger("simulated")
+_NO_SIGNALS = -1
 
 
-class SlotKilled(BaseException):
-    """The slot ended in the middle of a task, but not the worker."""
+@cache
+def _settings() -> Settings:
+    return Settings(lease_ttl_s=LEASE_TTL_S, renew_every_s=RENEW_EVERY_S)
 
 
-class Worker(Process):
-    """One process that works on the job until it has ended or the machine fails."""
+class SimulatedWorker(Process):
+    """A worker's process, with a thread for the loop and one for the renewer."""
 
-    def __init__(self, world: World, name: str, random: Random, *, thorough: bool = False) -> None:
-        self._thorough = thorough
-        self._capacity = random.randint(1, 3)
-        self._one_by_one = random.random() < 0.5
-        self._lease: Lease | None = None
-        """What the slot is running."""
-        self._slot_ends: str | None = None
-        """Why the slot is to die; empty for no reason of ours."""
-        self._lost: set[int] = set()
-        """Of the tasks claimed last, those that are no longer ours."""
-        super().__init__(world, name, is_local=random.random() < 0.5)
-        self._outputs = self.wire("outputs", world.outputs_call)
-        self._work = Work(
-            world.job,
-            TALK,
-            StoreIO(world.job, self.store, self._outputs, world.scratch),
-            name,
+    is_shared: bool
+
+    def __init__(self, world: World, name: str, host: Host) -> None:
+        super().__init__(world, name, host)
+        self.codes = host.codes
+        """What was installed when it started: it does not look again."""
+        self.draining = False
+        self.reaper = Reaper(self)
+        self.children: list[SimulatedSlot] = []
+        """Slots that started since the simulation last looked."""
+        self.workspace = Workspace(host.folder, open_store, open_outputs, self._open_renewals)
+        self._renewals = self.wire("renewals", self.ledger_call(f"{name}+"))
+        self._executor = LocalExecutor(cast(Any, self.reaper), world.random.randint(1, 3))
+        self._source = self.source()
+        lease_ttl_s = getattr(self._source, "lease_ttl_s", LEASE_TTL_S)
+        self.renewer = LeaseRenewer(
+            name, host.clock, lease_ttl_s=lease_ttl_s, renew_every_s=RENEW_EVERY_S
         )
-        self._renewer = LeaseRenewer(
-            name,
-            world.clock,
-            lease_ttl_s=LEASE_TTL_S,
-            renew_every_s=RENEW_EVERY_S,
+        self.worker = Worker(
+            self._source,
+            self.renewer,
+            self._executor,
+            host.clock,
+            drain_s=DRAIN_S,
+            wait=self._wait,
         )
-        self._renewer.report_to(self._on_lost, self._on_lost)
-        beside = self.wire("keeper", self.ledger_call(f"{name}-keeper"))
-        self._held: Any = SimpleNamespace(
-            name=_NAME, open_renewals=LedgerRenewalsOf(lambda: beside)
-        )
+        self.beside(self._renew)
 
-    def tick(self) -> None:
-        self._renewer.tick()
+    def source(self) -> WorkSource:
+        raise NotImplementedError
 
-    def check(self) -> None:
-        if self._lease is not None and self._slot_ends is not None:
-            raise SlotKilled(self._slot_ends)
+    def body(self) -> None:
+        try:
+            self.worker.work(_NO_SIGNALS)
+        finally:
+            self._executor.close()
+            self._source.close()
+
+    def _renew(self) -> None:
+        while True:
+            self.sleep(TICK_S)
+            self.renewer.tick()
+
+    def _open_renewals(self) -> Ledger:
+        return self._renewals
+
+    def _wait(self, readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:
+        if not select.select([self._executor], [], [], 0)[0]:
+            self.sleep(timeout_s)
+        return select.select([self._executor], [], [], 0)[0]
+
+    def drain(self) -> None:
+        self.draining = True
+        self.worker.drain("SIGTERM")
+        self.wake()
+
+    def started(self, slot: SimulatedSlot) -> None:
+        self.children.append(slot)
 
     @property
     def is_busy(self) -> bool:
-        return self._lease is not None
+        return bool(self.renewer.jobs())
 
-    def kill_slot(self) -> bool:
-        if self.is_busy:
-            self._slot_ends = ""
-        return self.is_busy
+    def kill(self) -> None:
+        """Its slots live on, for a second at most."""
+        is_news = not self.ended
+        super().kill()
+        if is_news:
+            for slot in self.reaper.slots.values():
+                slot.dies_in(self.world.random.choice([0.0, 0.2, 1.0]))
 
-    def _on_lost(self, _: str, held: HeldLease) -> None:
-        self.world.audit.counts["lease lost"] += 1
-        if self._lease is not None and self._lease.task_id == held.task_id:
-            self._slot_ends = "its lease was lost"
-        self._lost.add(held.task_id)
+    def leave(self) -> None:
+        super().leave()
+        self.reaper.release()
+
+    def open(self, job: Job) -> OpenJob:
+        if job.code not in self.codes:
+            raise NoPipeline(f"{self.host.name} has no {job.code}.")
+        return OpenJob(
+            self.workspace,
+            job,
+            self.ledger,
+            self.store,
+            self.name,
+            _settings(),
+            delays_s=RETRY_DELAYS_S,
+            jitter=0.2,
+            ref=job.pipeline,
+        )
+
+
+class FleetWorker(SimulatedWorker):
+    """Takes tasks of every job in a shared ledger, until it is asked to stop."""
+
+    is_shared = True
+
+    def source(self) -> WorkSource:
+        return SharedJobs(
+            self.ledger,
+            self._open_job,
+            self.name,
+            _settings(),
+            self.host.clock,
+            runs=self.codes,
+            host=self.host.name,
+        )
+
+    def _open_job(self, key: str) -> OpenJob:
+        return self.open(job_row(self.ledger, key).job)
+
+
+class Command(SimulatedWorker):
+    """A `run` of all jobs, which ends with them; or with the first fault, progress saved."""
+
+    is_shared = False
+
+    def __init__(self, world: World, name: str, host: Host, *, thorough: bool = False) -> None:
+        self._thorough = thorough
+        super().__init__(world, name, host)
+
+    def source(self) -> WorkSource:
+        return OwnJobs(self._jobs(), self.name, _settings(), self.host.clock, self._end)
+
+    def _jobs(self) -> Iterator[OpenJob]:
+        for job in self.world.jobs:
+            submit(self, job, thorough=self._thorough)
+            yield self.open(job)
+
+    def _end(self, opened: OpenJob) -> None:
+        if [row.state for row in self.ledger.jobs(opened.job.key)] != [JobState.DONE]:
+            return
+        for task, output in every_receipt(self.ledger, opened.job.key):
+            spec = opened.job.step(task.step)
+            if spec.publish is not None:
+                where = opened.job, spec, task.index, output.files, self.host.folder / "scratch"
+                publish(self.store, self.outputs, *where)
 
     def body(self) -> None:
-        self._submit()
-        while not self.draining:
-            self.ledger.rescue(sorted(self.world.dead))
-            leases = self._claim()
-            self._run_batch(leases)
-            if not leases and self._has_ended():
-                return
-        self.ledger.mark(self.world.job.key, JobState.DRAINING, reason=self.draining)
-
-    def _submit(self) -> None:
-        world, job = self.world, self.world.job
-        remember_job(self.store, job)
-        if not self.ledger.submit(job, expand(job, {})):
-            made = self.ledger, self.store, job, world.scratch, world.clock
-            verify(*made, thorough=self._thorough)
-            if self._job_state() in (JobState.FAILED, JobState.CANCELLED):
-                self.ledger.retry(job.key)
-        reached("after-submit")
-
-    def _job_state(self) -> JobState:
-        rows = self.ledger.jobs(self.world.job.key)
-        if not rows:
-            raise LedgerError("the job is no longer in the ledger.")
-        return rows[0].state
-
-    def _claim(self) -> list[Lease]:
-        asked_at_s = self.world.clock.monotonic_s()
-        leases: list[Lease] = self.ledger.claim(
-            self.name, self._capacity, lease_ttl_s=LEASE_TTL_S, jobs=[self.world.job.key]
-        )
-        reached("after-claim")
-        self._lost.clear()
-        self._renewer.hold(self._held, leases, asked_at_s)
-        return leases
-
-    def _has_ended(self) -> bool:
-        state = self._job_state()
-        if state not in _ENDED:
-            self.sleep(POLL_S)
-            return False
-        if state is JobState.DONE:
-            self._publish_all()
-        return True
-
-    def _publish_all(self) -> None:
-        world, job = self.world, self.world.job
-        for row, output in every_receipt(self.ledger, job.key):
-            spec = job.step(row.step)
-            if spec.publish is not None:
-                publish(
-                    self.store, self._outputs, job, spec, row.index, output.files, world.scratch
-                )
-
-    def _run_batch(self, leases: Sequence[Lease]) -> None:
-        finished: list[tuple[Lease, Completion]] = []
-        for no, lease in enumerate(leases):
-            if self.draining:
-                self._record(finished)
-                self._give_back(leases[no:], self.draining)
-                return
-            if lease.task_id in self._lost:
-                continue
-            outcome = self._run_slot(lease)
-            if isinstance(outcome, Completed):
-                finished.append((lease, outcome.completion))
-            elif outcome is not None:
-                self._record_trouble(lease, outcome)
-            if self._one_by_one:
-                self._record(finished)
-                finished = []
-        self._record(finished)
-
-    def _run_slot(self, lease: Lease) -> Outcome | None:
-        """One task as a slot runs it; None when the slot was killed on purpose."""
-        ids = lease.task_id, lease.fence
         try:
-            taken = inputs_of(self.ledger, self.world.job, lease)
-            inputs = {param: tuple(outputs) for param, outputs in taken.items()}
-        except InputUnfinished as e:
-            self._give_back([lease], str(e))
-            return None
-        hooks = Hooks(_LOG, self._executes(lease, inputs), lambda: False)
-        self._lease, self._slot_ends = lease, None
-        try:
-            return Completed(run_task(self._work, lease, inputs, hooks), 0.0)
-        except SlotKilled as e:
-            if not e.args[0]:
-                return Failed(*ids, "SlotDied", "the slot was killed", False, code=Reason.CRASHED)
-            verdict = str(e)
-        except CorruptArtifact as e:
-            return CorruptInput(*ids, e.task_key, e.key, str(e))
-        except EnvironmentFault as e:
-            return HostFault(*ids, e.message, e.remedy, e.exit_code)
-        except Exception as e:
-            permanent = isinstance(e, IntermissionError) and not e.retryable
-            return Failed(*ids, type(e).__name__, str(e), permanent)
-        finally:
-            self._lease = None
-        self._give_back([lease], verdict)
-        return None
-
-    def _executes(self, lease: Lease, inputs: Inputs) -> Callable[[float], None]:
-        """What a step's report of progress does: it tells that the step is running."""
-        key = with_skipped(lease.key, skipped_inputs(self.world.job, lease.step, inputs))
-        stood = self.world.audit.standing(lease.step, key)
-
-        def executing(_: float) -> None:
-            self.world.audit.executing(lease.step, key, stood)
-            self.pause(f"executing {lease.step}[{lease.index}]")
-            if self.next_step_fails:
-                self.next_step_fails = False
-                raise RuntimeError("it failed this once")
-
-        return executing
-
-    def _record(self, finished: Sequence[tuple[Lease, Completion]]) -> None:
-        if not finished:
-            return
-        for _ in range(1 + self.next_completion_repeats):
-            completion.complete(
-                self.ledger, self.store, self.world.job, finished, self.world.scratch
-            )
-        self.next_completion_repeats = False
-        self.world.sent += [(self, lease, done) for lease, done in finished]
-        self._renewer.let_go(_NAME, [lease.task_id for lease, _ in finished])
-
-    def _record_trouble(self, lease: Lease, outcome: Outcome) -> None:
-        job = self.world.job
-        held = [(lease.task_id, lease.fence)]
-        if isinstance(outcome, Failed):
-            self.ledger.fail([completion.failure(job, lease, outcome, RETRY_DELAYS_S)])
-        elif isinstance(outcome, CorruptInput):
-            lost = {outcome.input_key: [outcome.file_key]}
-            completion.invalidate(self.ledger, self.store, job, lost, outcome.message)
-            self.ledger.release(held, reason=outcome.message)
-        elif isinstance(outcome, HostFault):
-            self.ledger.release(held, reason=outcome.message)
-            self.draining = outcome.message
-        self._renewer.let_go(_NAME, [lease.task_id])
-
-    def _give_back(self, leases: Sequence[Lease], reason: str) -> None:
-        reached("before-release")
-        self.ledger.release([(one.task_id, one.fence) for one in leases], reason=reason)
-        self._renewer.let_go(_NAME, [one.task_id for one in leases])
+            super().body()
+        except IntermissionError as e:
+            self.world.note(f"{self.name} stops: {e}")

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
 from intermission.backends.store.memory import MemoryStore
-from intermission.model import Completion, Job, Lease
+from intermission.model import Completion, Job, JobState
 from intermission.ports.ledger import Ledger
 from intermission.testing.clock import FakeClock
 from intermission.testing.simulator.audit import Audit
+from intermission.testing.simulator.blame import Blame
 from intermission.testing.simulator.ledgers import Ledgers
-from intermission.testing.simulator.sample_pipeline import talk_job
-
-if TYPE_CHECKING:
-    from intermission.testing.simulator.process import Process
+from intermission.testing.simulator.wire import Cut
 
 
 class World:
-    """One workspace, and everything that ever happened in it."""
+    """The jobs of one workspace, and everything that ever happened in it."""
 
-    def __init__(self, scratch: Path, make_ledgers: Callable[[FakeClock], Ledgers]) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        make_ledgers: Callable[[FakeClock], Ledgers],
+        jobs: Sequence[Job],
+        random: Random,
+    ) -> None:
         self.scratch = scratch
-        self.job: Job = talk_job()
+        self.jobs = jobs
+        self.random = random
         self.clock = FakeClock()
         self.store = MemoryStore(self.clock)
         self.outputs = MemoryStore(self.clock)
-        self.audit = Audit(self.store, self.job)
+        self.blame = Blame(self.clock, jobs)
+        self.audit = Audit(self.store, jobs, self.blame)
         self.ledgers = make_ledgers(self.clock)
         self.place: Any = self.ledgers.create()
         """The ledger that a process finds when it starts."""
-        self.dead: set[str] = set()
-        """Workers whose death is proven."""
-        self.sent: list[tuple[Process, Lease, Completion]] = []
+        self.cuts: dict[str, Cut] = {}
+        """By wire, what nobody reaches."""
+        self.sent: list[tuple[Any, Sequence[Completion]]] = []
         """Completions that are on record somewhere in the network, to arrive once more."""
         self.trace: list[str] = []
         self._connections: dict[tuple[str, Any], Ledger] = {}
@@ -50,6 +57,17 @@ class World:
 
     def outputs_call(self, method: str, *args: Any, **options: Any) -> Any:
         return getattr(self.outputs, method)(*args, **options)
+
+    def states(self) -> dict[str, JobState | None]:
+        """By the key of every job, its state in the ledger there is now; None for none."""
+        ledger = self.ledger("reader", self.place)
+        found = {row.job.key: row.state for row in ledger.jobs()}
+        return {job.key: found.get(job.key) for job in self.jobs}
+
+    def lead_to(self, place: Any) -> None:
+        """Another ledger is in the place of the one there was."""
+        self.place = place
+        self.audit.ledger_was_replaced = True
 
     def note(self, line: str) -> None:
         self.trace.append(f"{self.clock.monotonic_s():.3f} {line}")
