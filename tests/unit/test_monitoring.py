@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from intermission.services.alerts import KINDS
+from intermission.services.metrics import Metrics
 from intermission.testing.clock import FakeClock
-from intermission.web.api.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

@@ -19,6 +19,7 @@ from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.store.keys import is_key
 from intermission.backends.store.local import LocalStore
 from intermission.backends.store.objects import ObjectStore
+from intermission.backends.store.retrying_client import SCHEMES
 from intermission.composition.discovery import find_sources
 from intermission.engine.source import identify
 from intermission.engine.workspace import Workspace
@@ -38,6 +39,8 @@ from intermission.ports.store import Store
 from intermission.settings import Settings
 
 LEDGER_NAME = "ledger.sqlite"
+OBJECT_SCHEMES = SCHEMES
+"""Of the URLs of objects."""
 
 
 @dataclass(frozen=True, order=True)

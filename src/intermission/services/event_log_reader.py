@@ -14,6 +14,8 @@ from intermission.model import Event
 from intermission.ports.ledger import Ledger
 from intermission.services.supervisor import Supervision
 
+__all__ = ["PAGE", "EventLogReader", "Ledger", "Listener"]
+
 PAGE = 1000
 
 Listener = Callable[[Ledger, Sequence[Event]], None]

@@ -16,25 +16,27 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from intermission.composition.fleet import Fleet
 from intermission.composition.uploads import Uploads
-from intermission.ports.registry import Registry
+from intermission.operations.idempotency import Repeats
+from intermission.operations.worker_keys import Registry
 from intermission.services.event_log_reader import EventLogReader
+from intermission.services.metrics import Metrics
 from intermission.services.supervisor import Service, Supervision, Supervisor
 from intermission.web.api.deferred import FILES as DEFERRED_FILES
 from intermission.web.api.deferred import deferred_router
 from intermission.web.api.event_broadcaster import EventBroadcaster
 from intermission.web.api.events import events_router
 from intermission.web.api.failures import failures_router
-from intermission.web.api.guard import admin_only, known_parameters, secret_of
 from intermission.web.api.health import health_router
-from intermission.web.api.idempotency import Repeats
 from intermission.web.api.jobs import jobs_router
+from intermission.web.api.known_parameters import known_parameters
 from intermission.web.api.limits import limits_router
-from intermission.web.api.metrics import Metrics, metrics_router
+from intermission.web.api.metrics import metrics_router
 from intermission.web.api.outputs import outputs_router
 from intermission.web.api.sources import UPLOAD_MAX_BYTES, sources_router
 from intermission.web.api.submission_policy import Admission
 from intermission.web.api.tasks import tasks_router
 from intermission.web.api.workers import workers_router
+from intermission.web.auth import admin_only, secret_of
 from intermission.web.middleware import Middleware
 from intermission.web.problems import MEDIA_TYPE, documented, install
 from intermission.web.worker_api import worker_router

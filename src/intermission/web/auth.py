@@ -1,6 +1,6 @@
-"""Who calls the worker API: a registered worker by its key, or the administrator by the secret.
+"""Who calls: a registered worker by its key, the administrator by the secret, or this machine.
 
-Keys are looked up at every call, so that one that was revoked or rotated away fails at the next.
+The public API is open to this machine alone, or to whoever has the secret; the worker API to keys.
 Nothing here decides about leases but whose they are.
 """
 
@@ -8,20 +8,61 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
+from fastapi import Depends
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import SecretStr
 from starlette.requests import Request
 
 from intermission import __version__
-from intermission.backends.http.rpc_schema import VERSION_HEADER
-from intermission.backends.registry.keys import KEY_START, opens, prefix_of
-from intermission.ports.clock import Clock
-from intermission.ports.registry import Registry, WorkerRow
+from intermission.operations.worker_keys import KeyRefused, WorkerKeys, WorkerRow
+from intermission.operations.worker_protocol import rpc_schema
 from intermission.web.problems import Problem
 
-_REGISTER = "Register the worker with POST /api/v1/workers and use the key it answers."
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
+_REMEDY = "Send `Authorization: Bearer`, and the server's admin_secret."
+_BEARER = HTTPBearer(
+    scheme_name="adminSecret", auto_error=False, description="The setting `admin_secret`."
+)
+
+Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
+
+
+def secret_of(secret: SecretStr | None) -> str:
+    """The secret as text; "" where none is set."""
+    return "" if secret is None else secret.get_secret_value()
+
+
+def admin_only(secret: SecretStr | None) -> Callable[[Given], None]:
+    """A dependency that lets nobody pass without the secret, if there is one."""
+    expected = secret_of(secret).encode()
+
+    def check(given: Given) -> None:
+        if expected:
+            _require(None if given is None else given.credentials, expected)
+
+    return check
+
+
+def _require(given: str | None, secret: bytes) -> None:
+    if given is None:
+        raise Problem(
+            401,
+            "The admin secret is needed",
+            "the call has no admin secret.",
+            remedy=_REMEDY,
+            headers=_CHALLENGE,
+        )
+    if not hmac.compare_digest(given.encode(errors="replace"), secret):
+        raise Problem(
+            403,
+            "The admin secret is wrong",
+            "this needs the server's admin_secret, and what was sent is another.",
+            remedy="Send the secret that the server was started with.",
+        )
 
 
 @dataclass(frozen=True)
@@ -40,14 +81,13 @@ class Caller:
 class Keys:
     """Tells callers by what they send."""
 
-    def __init__(self, registry: Registry, secret: SecretStr | None, clock: Clock) -> None:
-        self._registry = registry
-        self._secret = b"" if secret is None else secret.get_secret_value().encode()
-        self._clock = clock
+    def __init__(self, workers: WorkerKeys, secret: SecretStr | None) -> None:
+        self._workers = workers
+        self._secret = secret_of(secret).encode()
 
     def caller(self, request: Request) -> Caller:
         """A worker or the administrator; raises `Problem` for anybody else."""
-        check_version(request.headers.get(VERSION_HEADER))
+        check_version(request.headers.get(rpc_schema.VERSION_HEADER))
         given = _bearer(request)
         if given is None:
             raise Problem(
@@ -58,16 +98,19 @@ class Keys:
                 "INTERMISSION_ADMIN_SECRET. `intermission register` makes a key.",
                 headers=_CHALLENGE,
             )
-        if not given.startswith(KEY_START):
+        if not self._workers.is_key(given):
             return self.admin(request)
-        worker = self._worker(given)
+        try:
+            worker = self._workers.worker(given)
+        except KeyRefused as e:
+            raise Problem(401, e.title, str(e), remedy=e.remedy, headers=_CHALLENGE) from e
         return Caller(worker, worker.lease_secret)
 
     def visitor(self, request: Request) -> bool:
         """Anybody, where the server has no secret and so answers to this machine alone."""
         if self._secret or _bearer(request) is not None:
             return False
-        check_version(request.headers.get(VERSION_HEADER))
+        check_version(request.headers.get(rpc_schema.VERSION_HEADER))
         return True
 
     def operator(self, request: Request) -> None:
@@ -89,49 +132,8 @@ class Keys:
                 "this needs the admin secret, and none is set.",
                 remedy="Set admin_secret (INTERMISSION_ADMIN_SECRET) on the server, restart it.",
             )
-        given = _bearer(request)
-        if given is None:
-            raise Problem(
-                401,
-                "The admin secret is needed",
-                "the call has no secret.",
-                remedy="Send `Authorization: Bearer`, and the server's admin_secret.",
-                headers=_CHALLENGE,
-            )
-        if not hmac.compare_digest(given.encode(errors="replace"), self._secret):
-            raise Problem(
-                403,
-                "The admin secret is wrong",
-                "this needs the server's admin_secret, and what was sent is another.",
-                remedy="Send the secret that the server was started with.",
-            )
+        _require(_bearer(request), self._secret)
         return Caller(secret=hashlib.sha256(b"lease:" + self._secret).digest())
-
-    def _worker(self, given: str) -> WorkerRow:
-        prefix = prefix_of(given)
-        found = self._registry.find(prefix) if prefix is not None else None
-        if found is None or not opens(given, found[1]):
-            raise Problem(
-                401, "The key is unknown", "no worker has it.", remedy=_REGISTER, headers=_CHALLENGE
-            )
-        worker, key = found
-        if worker.revoked_ms is not None:
-            raise Problem(
-                401,
-                "The worker is disabled",
-                f"worker {worker.id} was revoked.",
-                remedy=_REGISTER,
-                headers=_CHALLENGE,
-            )
-        if key.expires_ms is not None and key.expires_ms <= self._clock.now_ms():
-            raise Problem(
-                401,
-                "The key has expired",
-                f"the key {key.prefix} of worker {worker.id} opens nothing any more.",
-                remedy=f"Get a new one with POST /api/v1/workers/{worker.id}/rotate.",
-                headers=_CHALLENGE,
-            )
-        return worker
 
 
 def check_version(version: str | None) -> None:

@@ -16,7 +16,6 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from intermission.backends.http.rpc_schema import PROBLEM_PREFIX
 from intermission.errors import (
     AlreadyExists,
     CorruptArtifact,
@@ -31,6 +30,7 @@ from intermission.errors import (
     UsageError,
     WorkspaceBusy,
 )
+from intermission.operations.worker_protocol import rpc_schema
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -113,7 +113,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def problem_of(error: IntermissionError) -> Problem:
     """The problem that an error of ours is to whoever asked."""
-    kind = PROBLEM_PREFIX + type(error).__name__
+    kind = rpc_schema.PROBLEM_PREFIX + type(error).__name__
     status, title = next(
         ((status, title) for known, status, title in _STATUS if isinstance(error, known)),
         (500, "The server could not do this"),

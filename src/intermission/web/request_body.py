@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from intermission.backends.http.rpc_schema import Call, explain, read_call
+from intermission.operations.worker_protocol import rpc_schema
 from intermission.web.problems import Problem
 
-C = TypeVar("C", bound=Call)
+C = TypeVar("C", bound=rpc_schema.Call)
 
 KEEP_S = 120.0
 KEEP_MAX_BYTES = 64 * 1024**2
@@ -44,9 +44,9 @@ def declared_bytes(request: Request) -> int:
 def parse(shape: type[C], body: bytes) -> C:
     """A call, read strictly."""
     try:
-        return read_call(shape, body)
+        return rpc_schema.read_call(shape, body)
     except (ValueError, RecursionError) as e:
-        reason = explain(e) if isinstance(e, ValueError) else "it is nested too deeply"
+        reason = rpc_schema.explain(e) if isinstance(e, ValueError) else "it is nested too deeply"
         raise Problem(
             422,
             "The call does not fit",

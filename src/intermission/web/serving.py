@@ -22,8 +22,8 @@ from intermission.services.progress_publishing import progress_services
 from intermission.services.retention import retention_services
 from intermission.services.watch_scheduler import server_watches
 from intermission.settings import Settings
-from intermission.web.api.guard import secret_of
 from intermission.web.app import create_app
+from intermission.web.auth import secret_of
 from intermission.web.connections import Connections, connections_max
 from intermission.web.middleware import is_loopback
 

@@ -6,10 +6,9 @@ supervisor needs. Heartbeats feed the view of the fleet; they decide no lease.
 
 from __future__ import annotations
 
-import os
+from dataclasses import asdict
 from enum import Enum
 from typing import Any
-from uuid import uuid4
 
 from anyio import to_thread
 from fastapi import APIRouter, Path
@@ -18,13 +17,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from intermission import __version__
-from intermission.backends.http import rpc_schema
-from intermission.backends.registry.keys import mint
 from intermission.composition.fleet import Fleet
 from intermission.operations.remote_work import RemoteWork
-from intermission.operations.workers import new_key, no_worker
-from intermission.ports.clock import Clock
-from intermission.ports.registry import Registry, WorkerRow
+from intermission.operations.worker_keys import NewKey, Registry, WorkerKeys
+from intermission.operations.worker_protocol import rpc_schema
 from intermission.web.auth import Keys, check_version
 from intermission.web.problems import Problem, documented
 from intermission.web.request_body import parse, read_body
@@ -59,19 +55,19 @@ def worker_router(
     fleet: Fleet, registry: Registry, *, object_max_bytes: int = OBJECT_MAX_BYTES
 ) -> APIRouter:
     """Everything a worker calls, and what makes one."""
-    clock = fleet.app.clock
-    keys = Keys(registry, fleet.settings.admin_secret, clock)
+    workers = WorkerKeys(registry, fleet.app.clock)
+    keys = Keys(workers, fleet.settings.admin_secret)
     router = APIRouter()
     add_tasks(router, RemoteWork(fleet, artifact_max_bytes=object_max_bytes), keys)
     add_ledger(router, fleet, keys)
     add_files(router, fleet, keys, max_bytes=object_max_bytes)
-    _add_registration(router, registry, keys, clock)
-    _add_keys(router, registry, keys, clock)
-    _add_heartbeats(router, registry, keys, clock)
+    _add_registration(router, workers, keys)
+    _add_keys(router, workers, keys)
+    _add_heartbeats(router, workers, keys)
     return router
 
 
-def _add_registration(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -> None:
+def _add_registration(router: APIRouter, workers: WorkerKeys, keys: Keys) -> None:
     @router.post(
         f"{API}/workers",
         tags=_TAGS,
@@ -84,34 +80,25 @@ def _add_registration(router: APIRouter, registry: Registry, keys: Keys, clock: 
     async def register(request: Request) -> Response:
         """Register a worker. The answer has its key, which is shown only once."""
 
-        def act(body: bytes) -> KeyDocument:
+        def act(body: bytes) -> NewKey:
             asked = parse(rpc_schema.Registration, body)
             _check_size("can", asked.can)
             _check_size("metadata", asked.metadata)
             check_version(asked.version)
-            now_ms = clock.now_ms()
-            key, kept = mint(expires_ms=_after(now_ms, asked.expires_s))
-            id = f"{asked.name}-{uuid4().hex[:8]}"
-            registry.register(
-                WorkerRow(
-                    id=id,
-                    name=asked.name,
-                    can=asked.can,
-                    metadata=asked.metadata,
-                    version=asked.version,
-                    registered_ms=now_ms,
-                    lease_secret=os.urandom(32),
-                ),
-                kept,
+            return workers.register(
+                asked.name,
+                can=asked.can,
+                metadata=asked.metadata,
+                version=asked.version,
+                expires_s=asked.expires_s,
             )
-            return KeyDocument(id=id, key=key, expires_ms=kept.expires_ms)
 
         keys.admin(request)
         body = await read_body(request, REGISTRATION_MAX_BYTES)
         return _created(await to_thread.run_sync(act, body))
 
 
-def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -> None:
+def _add_keys(router: APIRouter, workers: WorkerKeys, keys: Keys) -> None:
     @router.post(
         f"{API}/workers/{{id}}/rotate",
         tags=_TAGS,
@@ -124,16 +111,9 @@ def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -
     async def rotate(request: Request, id: str = _Id) -> Response:
         """Give a worker a new key. Those it has end after `keep_s`, at once by default."""
 
-        def act(body: bytes) -> KeyDocument:
+        def act(body: bytes) -> NewKey:
             asked = parse(rpc_schema.Rotation, body or b"{}")
-            key, kept = new_key(
-                registry,
-                id,
-                now_ms=clock.now_ms(),
-                keep_s=asked.keep_s,
-                expires_s=asked.expires_s,
-            )
-            return KeyDocument(id=id, key=key, expires_ms=kept.expires_ms)
+            return workers.rotate(id, keep_s=asked.keep_s, expires_s=asked.expires_s)
 
         keys.admin(request)
         body = await read_body(request, REGISTRATION_MAX_BYTES)
@@ -149,12 +129,11 @@ def _add_keys(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -
     def revoke(request: Request, id: str = _Id) -> Response:
         """Disable a worker, from its next call on. What it holds ends with its leases."""
         keys.admin(request)
-        if not registry.revoke(id, at_ms=clock.now_ms()):
-            raise no_worker(id)
+        workers.revoke(id)
         return Response(status_code=204)
 
 
-def _add_heartbeats(router: APIRouter, registry: Registry, keys: Keys, clock: Clock) -> None:
+def _add_heartbeats(router: APIRouter, workers: WorkerKeys, keys: Keys) -> None:
     @router.post(
         f"{rpc_schema.API}/heartbeat",
         tags=_TAGS,
@@ -177,13 +156,8 @@ def _add_heartbeats(router: APIRouter, registry: Registry, keys: Keys, clock: Cl
                 )
             asked = parse(rpc_schema.WorkerHeartbeat, body)
             check_version(asked.version)
-            registry.hear(
-                worker.id,
-                at_ms=clock.now_ms(),
-                slots=asked.slots,
-                busy=asked.busy,
-                version=asked.version,
-            )
+            how = {"slots": asked.slots, "busy": asked.busy}
+            workers.seen(worker.id, **how, version=asked.version)
             return Welcome(id=worker.id, next_s=rpc_schema.HEARTBEAT_EVERY_S, version=__version__)
 
         body = await read_body(request, REGISTRATION_MAX_BYTES)
@@ -191,12 +165,8 @@ def _add_heartbeats(router: APIRouter, registry: Registry, keys: Keys, clock: Cl
         return JSONResponse(answer.model_dump())
 
 
-def _created(key: KeyDocument) -> Response:
-    return JSONResponse(key.model_dump(), 201, headers={"Cache-Control": "no-store"})
-
-
-def _after(now_ms: int, seconds: float | None) -> int | None:
-    return None if seconds is None else now_ms + round(seconds * 1000)
+def _created(key: NewKey) -> Response:
+    return JSONResponse(asdict(key), 201, headers={"Cache-Control": "no-store"})
 
 
 def _check_size(name: str, value: Any) -> None:

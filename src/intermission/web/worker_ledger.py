@@ -16,10 +16,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from intermission.backends.http import rpc_schema
 from intermission.composition.fleet import Fleet
 from intermission.errors import NotFound
-from intermission.ports.ledger import Ledger
+from intermission.operations.worker_protocol import rpc_schema
 from intermission.web.auth import Keys
 from intermission.web.request_body import Repeats, declared_bytes, parse, read_body
 
@@ -79,7 +78,7 @@ def _endpoint(
         call = parse(method.call, body)
 
         def answer() -> bytes:
-            return rpc_schema.write_answer(method, answered(fleet.ledger, call))
+            return rpc_schema.write_answer(method, answered(fleet, call))
 
         name = request.headers.get(rpc_schema.CALL_HEADER, "")[:200]
         if not name or not method.writes:
@@ -107,10 +106,10 @@ def _admit(method: rpc_schema.Method, keys: Keys, request: Request) -> None:
         keys.operator(request)
 
 
-def answered(ledger: Ledger, call: rpc_schema.Call) -> Any:
+def answered(fleet: Fleet, call: rpc_schema.Call) -> Any:
     """What the ledger answers: a call has the name and the arguments of its method."""
     try:
-        answer = getattr(ledger, rpc_schema.method_of(call).name)(**dict(call))
+        answer = getattr(fleet.ledger, rpc_schema.method_of(call).name)(**dict(call))
         return list(answer) if isinstance(answer, Iterator) else answer
     except KeyError as e:
         raise NotFound(f"the job has no step {str(e)[:80]}.") from e

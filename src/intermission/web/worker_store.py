@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote_to_bytes
@@ -22,14 +19,17 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from intermission.backends.http import rpc_schema
-from intermission.backends.store.key_encoding import key_of
-from intermission.backends.store.keys import TEMP_FOLDER, checked_key
 from intermission.composition.fleet import Fleet
-from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, NotFound
-from intermission.model import Job
-from intermission.ports.store import Stat, Store
+from intermission.operations.job_files import (
+    Opened,
+    OpenJobs,
+    Stat,
+    Store,
+    checked_key,
+    key_in_url,
+)
+from intermission.operations.worker_protocol import rpc_schema
 from intermission.web.auth import Keys
 from intermission.web.problems import Problem, problem_of
 from intermission.web.request_body import parse, read_body
@@ -39,7 +39,6 @@ from intermission.web.worker_ledger import SMALL_BYTES
 OBJECT_MAX_BYTES = 256 * 1024**3
 READ_MAX_BYTES = 64 * 1024**2
 """Of an object in a remote store that is read whole into memory."""
-OPEN_MAX = 256
 
 Area = Annotated[Literal["store", "outputs"], Path()]
 JobKey = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
@@ -48,49 +47,6 @@ Key = Annotated[str, Path(max_length=4096)]
 _JOB = f"{rpc_schema.API}/jobs/{{job}}"
 _OBJECT = f"{_JOB}/{{area}}/{{key:path}}"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A job's files, ready for use."""
-
-    job: Job
-    workspace: Workspace
-    areas: dict[str, Store]
-
-    def area(self, name: str) -> Store:
-        if name not in self.areas:
-            raise NotFound(f"job {self.job.key[:10]} has no {name}.")
-        return self.areas[name]
-
-
-class OpenJobs:
-    """The jobs whose files were asked for last."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._lock = threading.Lock()
-        self._opened: OrderedDict[str, Opened] = OrderedDict()
-
-    def opened(self, job_key: str) -> Opened:
-        """Raises `NotFound` for a job that the ledger does not have."""
-        with self._lock:
-            if job_key in self._opened:
-                self._opened.move_to_end(job_key)
-                return self._opened[job_key]
-        rows = [row for row in self._fleet.ledger.jobs(job_key) if row.job.key == job_key]
-        if not rows:
-            raise NotFound(f"there is no job {job_key}.", remedy="Submit it first.")
-        workspace = self._fleet.workspace(rows[0].job)
-        areas = {"store": workspace.open_store()}
-        if workspace.open_outputs is not None:
-            areas["outputs"] = workspace.open_outputs()
-        opened = Opened(rows[0].job, workspace, areas)
-        with self._lock:
-            self._opened[job_key] = opened
-            while len(self._opened) > OPEN_MAX:
-                self._opened.popitem(last=False)
-        return opened
 
 
 def add_files(
@@ -169,7 +125,7 @@ def _add_objects(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
             return sent(request, path, _headers(stat))
         if sha256 is None or size_bytes is None:
             return _read_whole(store, stat)
-        copy = opened.workspace.folder / TEMP_FOLDER / f"sent-{os.urandom(8).hex()}"
+        copy = opened.spool / f"sent-{os.urandom(8).hex()}"
         try:
             store.fetch(name, copy, size_bytes=size_bytes, sha256=sha256)
             return sent(request, copy, _headers(stat))
@@ -211,9 +167,7 @@ def _add_writes(router: APIRouter, shelf: OpenJobs, keys: Keys, max_bytes: int) 
             with _conditions(if_version):
                 return store.replace(name, body, if_version=if_version)
 
-        # A local store sweeps this folder of its own: nothing of a killed server stays for long.
-        spool = opened.workspace.folder / TEMP_FOLDER
-        async with received(request, spool, max_bytes) as body:
+        async with received(request, opened.spool, max_bytes) as body:
             stat = await to_thread.run_sync(write, body)
         content = rpc_schema.stats.dump_json(stat)
         return Response(content, 201, _headers(stat), media_type="application/json")
@@ -242,7 +196,7 @@ def _key(request: Request, text: str) -> str:
     except UnicodeDecodeError:
         is_clean = False
     if is_clean:
-        return checked_key(key_of(text))
+        return key_in_url(text)
     raise Problem(
         400,
         "The name is no key",

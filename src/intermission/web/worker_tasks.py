@@ -19,10 +19,10 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from intermission.backends.http import work_schema as wire
-from intermission.backends.http.rpc_schema import CALL_HEADER, Call
 from intermission.operations.held_tasks import NoLease, Worker
 from intermission.operations.remote_work import RemoteWork
+from intermission.operations.worker_protocol import rpc_schema
+from intermission.operations.worker_protocol import work_schema as wire
 from intermission.web.auth import Keys
 from intermission.web.problems import Problem, documented
 from intermission.web.request_body import Repeats, declared_bytes, parse, read_body
@@ -40,7 +40,7 @@ _LEASE: dict[str, Any] = {
     "description": "The token of the lease.",
     "schema": {"type": "string", "minLength": 1, "maxLength": wire.TOKEN_MAX},
 }
-_CALLS: tuple[tuple[str, type[Call], type[wire.Answer], str], ...] = (
+_CALLS: tuple[tuple[str, type[rpc_schema.Call], type[wire.Answer], str], ...] = (
     (wire.CLAIM, wire.Claim, wire.Claimed, "Take tasks: leases, each with its token."),
     (wire.RENEW, wire.Renew, wire.Renewed, "Keep leases, and say how far their tasks are."),
     (wire.COMPLETE, wire.Complete, wire.Completed, "End tasks well: the server writes receipts."),
@@ -76,7 +76,7 @@ def add_tasks(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
 def _endpoint(
     act: Callable[[Worker, Any], wire.Answer],
     name: str,
-    shape: type[Call],
+    shape: type[rpc_schema.Call],
     keys: Keys,
     repeats: Repeats,
     threads: ThreadPoolExecutor,
@@ -88,7 +88,7 @@ def _endpoint(
         def answer() -> bytes:
             return act(worker, call).model_dump_json().encode()
 
-        repeat = request.headers.get(CALL_HEADER, "")[:200]
+        repeat = request.headers.get(rpc_schema.CALL_HEADER, "")[:200]
         if not repeat:
             return answer()
         return repeats.once((worker.id, name, repeat, hashlib.sha256(body).digest()), answer)

@@ -11,10 +11,11 @@ from fastapi.testclient import TestClient
 
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.model import Failure, Job, Reason, identity
+from intermission.services.metrics import LOOK_EVERY_S, Metrics
 from intermission.services.supervisor import Supervisor
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, job, step, submit
-from intermission.web.api.metrics import LOOK_EVERY_S, Metrics, metrics_router
+from intermission.web.api.metrics import metrics_router
 from intermission.web.problems import install
 
 
@@ -149,7 +150,7 @@ def test_the_length_of_what_is_done_is_what_a_step_that_reads_the_source_says(
 def test_nothing_is_shown_before_the_log_was_read_to_its_end(
     counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intermission.web.api.metrics.PAGE", 2)
+    monkeypatch.setattr("intermission.services.metrics.PAGE", 2)
     submit(counted.ledger, fan_job(key=identity("a")))
     submit(counted.ledger, fan_job(key=identity("b")))
     app = FastAPI()

@@ -16,9 +16,9 @@ from web_jobs import Connect
 from intermission.composition.fleet import Fleet
 from intermission.composition.uploads import Uploads
 from intermission.services import alerting, queue_watch, retention, supervisor, watch_scheduler
+from intermission.services.metrics import Metrics
 from intermission.settings.watch_rules import WatchedPlace
 from intermission.web.api.event_broadcaster import EventBroadcaster
-from intermission.web.api.metrics import Metrics
 
 DEADLINE_S = 60.0
 QUEUE = "https://sqs.eu-central-1.amazonaws.com/1/media"

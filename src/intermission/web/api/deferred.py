@@ -10,11 +10,11 @@ from anyio import to_thread
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from intermission.backends.http.rpc_schema import PROBLEM_PREFIX
 from intermission.composition.fleet import Fleet
 from intermission.errors import UsageError
 from intermission.operations.documents import FinishedDocument
 from intermission.operations.finish import DeferredTasks, NotWaiting, Outcome
+from intermission.operations.worker_protocol import rpc_schema
 from intermission.pipeline.context import RESULT_NAME
 from intermission.web.problems import Problem, documented
 from intermission.web.transfer import SHA256_HEADER, received
@@ -140,5 +140,5 @@ def _answered(act: Callable[[], T]) -> T:
         return act()
     except NotWaiting as e:
         status, title = (409, "It no longer waits") if e.is_known else (404, "Nothing waits for it")
-        kind = PROBLEM_PREFIX + UsageError.__name__
+        kind = rpc_schema.PROBLEM_PREFIX + UsageError.__name__
         raise Problem(status, title, e.message, remedy=e.remedy, type=kind) from e

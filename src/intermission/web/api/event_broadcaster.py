@@ -25,7 +25,7 @@ from starlette.types import Send
 from intermission.model import Event
 from intermission.operations.documents import EventDocument, GroupEventDocument
 from intermission.operations.rendition_progress import GroupNews, group_fields
-from intermission.ports.ledger import Ledger
+from intermission.services.event_log_reader import Ledger
 from intermission.services.retention import ENDED
 
 BUFFER_MAX_BYTES = 1024 * 1024

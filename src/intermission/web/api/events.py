@@ -43,7 +43,7 @@ def events_router(fleet: Fleet, hub: EventBroadcaster) -> APIRouter:
     @router.get("/jobs/{key}/events", operation_id="listJobEvents", responses=documented(404))
     def job_events(key: JobKey, after: After = 0, limit: Limit = 100) -> EventPage:
         """List the events of one job in the order they were recorded."""
-        job_row(fleet.ledger, key)
+        job_row(fleet, key)
         found = fleet.ledger.events(after, job=key, limit=limit + 1)
         return _page(found[:limit], after, more=len(found) > limit)
 
@@ -67,7 +67,7 @@ def events_router(fleet: Fleet, hub: EventBroadcaster) -> APIRouter:
         from now on. Each event's id is its number, so whoever is cut off resumes without loss.
         """
         if job is not None:
-            job_row(fleet.ledger, job)
+            job_row(fleet, job)
         start = int(last_event_id) if last_event_id is not None else after
         if start is None:
             start = last_event(fleet.ledger)

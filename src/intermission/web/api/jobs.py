@@ -16,9 +16,8 @@ from intermission.composition.fleet import Fleet
 from intermission.composition.locations import Location, as_location, is_url, uri_of
 from intermission.model import JobRow, JobState, Source, canonical
 from intermission.operations.documents import JobDocument, JobPage, Retried
-from intermission.ports.ledger import Ledger
+from intermission.operations.idempotency import Repeats
 from intermission.services.source_hashing import SourceHashing
-from intermission.web.api.idempotency import Repeats
 from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
 from intermission.web.api.submission_policy import Admission
 from intermission.web.problems import Problem, documented
@@ -69,9 +68,9 @@ class Retry(BaseModel):
     tasks: list[TaskId] | None = Field(default=None, min_length=1, max_length=RETRIED_MAX)
 
 
-def job_row(ledger: Ledger, key: str) -> JobRow:
+def job_row(fleet: Fleet, key: str) -> JobRow:
     """The job with this key, or the problem that there is none."""
-    for row in ledger.jobs(key):
+    for row in fleet.ledger.jobs(key):
         return row
     raise Problem(
         404, "No such job", f"there is no job {key}.", remedy="GET /api/v1/jobs lists them."
@@ -121,9 +120,9 @@ class Submissions:
         if sent.idempotency_key is not None:
             forgotten = self._noted(sent)
             if forgotten is not None and self._fleet.ledger.jobs(forgotten):
-                return job_row(self._fleet.ledger, forgotten), is_new
+                return job_row(self._fleet, forgotten), is_new
             key = self._repeats.remember(sent.idempotency_key, sent.text, key, forgotten=forgotten)
-        return job_row(self._fleet.ledger, key), is_new
+        return job_row(self._fleet, key), is_new
 
     def _noted(self, sent: Sent) -> str | None:
         if sent.idempotency_key is None:
@@ -188,7 +187,7 @@ def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRout
     @router.get("/jobs/{key}", operation_id="getJob", responses=documented(404))
     def job(key: JobKey) -> JobDocument:
         """Show a job, with its tasks counted by step and state."""
-        return JobDocument.of(job_row(fleet.ledger, key))
+        return JobDocument.of(job_row(fleet, key))
 
     return router
 
@@ -199,9 +198,9 @@ def _changes(fleet: Fleet) -> APIRouter:
     @router.post("/jobs/{key}/cancel", operation_id="cancelJob", responses=documented(404, 409))
     def cancel(key: JobKey) -> JobDocument:
         """Cancel a job: workers stop its running tasks, and what is done stays done."""
-        job_row(fleet.ledger, key)
+        job_row(fleet, key)
         fleet.ledger.cancel(key, reason="cancelled on request")
-        row = job_row(fleet.ledger, key)
+        row = job_row(fleet, key)
         if row.state is not JobState.CANCELLED:
             raise Problem(
                 409,
@@ -214,9 +213,9 @@ def _changes(fleet: Fleet) -> APIRouter:
     @router.post("/jobs/{key}/retry", operation_id="retryJob", responses=documented(400, 404, 413))
     def retry(key: JobKey, body: Retry | None = None) -> Retried:
         """Give failed or cancelled tasks of a job a fresh set of attempts."""
-        job_row(fleet.ledger, key)
+        job_row(fleet, key)
         put_back = fleet.ledger.retry(key, None if body is None else body.tasks)
-        return Retried(put_back=put_back, job=JobDocument.of(job_row(fleet.ledger, key)))
+        return Retried(put_back=put_back, job=JobDocument.of(job_row(fleet, key)))
 
     return router
 

@@ -60,7 +60,7 @@ def limits_router(fleet: Fleet) -> APIRouter:
         """The limit of this name, which may bound nothing; raises `Problem` for no such job."""
         kind, _, key = name.partition(":")
         if kind == "job":
-            job_row(fleet.ledger, key)
+            job_row(fleet, key)
         return next((one for one in fleet.ledger.limits() if one.name == name), Limit(name))
 
     def kept(limit: Limit) -> LimitDocument:

@@ -1,17 +1,11 @@
 """Outputs over HTTP: what a job made, under the names that people find it by.
 
-Bytes come from the artifacts that receipts name, so an output is there as soon as its task is
-done, and its hash is its entity tag. A name is looked up among a job's outputs and never becomes
-a path. What a pipeline made may come from anybody: nothing here is sent as a page that a browser
-would run.
+The hash of a file is its entity tag. What a pipeline made may come from anybody: nothing here is
+sent as a page that a browser would run.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Annotated
 from urllib.parse import quote
@@ -23,25 +17,14 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from intermission.composition.fleet import Fleet
-from intermission.composition.locations import location_of
-from intermission.engine.publish import published_name
-from intermission.errors import CorruptArtifact
-from intermission.model import FileRef, JobRow, JobState
-from intermission.pipeline.context import RESULT_NAME
-from intermission.ports.ledger import every_receipt
-from intermission.ports.store import Store
+from intermission.model import FileRef
+from intermission.operations.published_outputs import OutputFile, PublishedOutputs
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.problems import Problem, documented
 from intermission.web.transfer import wanted_range
 
-CACHED_JOBS = 64
-"""Done jobs whose list of outputs is remembered: a player asks for one segment after another."""
-
 RANGES_MAX = 16
 """In one request: a player asks for one, and many small ones cost more than they give."""
-
-BLOCK_BYTES = 4 * 1024**2
-"""What is read at a time of a file that is not on this machine."""
 
 _BINARY = "application/octet-stream"
 _RANGE_PROBLEMS = {400: "The range cannot be read", 416: "The range is beyond the end"}
@@ -96,18 +79,14 @@ class OutputList(BaseModel):
     outputs: list[OutputDocument]
 
 
-Outputs = Mapping[str, tuple[str, FileRef]]
-"""By name: the step that made it, and the file."""
-
-
 def outputs_router(fleet: Fleet) -> APIRouter:
     router = APIRouter(tags=["outputs"], responses=documented(404))
-    known = _Known(fleet)
+    published = PublishedOutputs(fleet)
 
     @router.get("/jobs/{key}/outputs", operation_id="listOutputs")
     def outputs(key: JobKey) -> OutputList:
         """List the files that a job has made so far."""
-        found = known.outputs(job_row(fleet.ledger, key))
+        found = published.of(job_row(fleet, key))
         return OutputList(
             outputs=[
                 OutputDocument(
@@ -140,8 +119,8 @@ def outputs_router(fleet: Fleet) -> APIRouter:
         if_none_match: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Download a file, or a range of it."""
-        row = job_row(fleet.ledger, key)
-        found = known.outputs(row).get(name)
+        row = job_row(fleet, key)
+        found = published.of(row).get(name)
         if found is None:
             raise Problem(
                 404,
@@ -157,12 +136,11 @@ def outputs_router(fleet: Fleet) -> APIRouter:
         }
         if if_none_match is not None and file.sha256 in if_none_match:
             return Response(status_code=304, headers=headers)
-        store = fleet.app.workspace(location_of(row.job.source)).open_store()
-        _check_size(store, file)
-        path = store.local_path(file.key)
+        opened = published.open(row, file)
+        path = opened.path
         if path is None:
             headers["content-disposition"] = attachment(PurePosixPath(name).name)
-            return _streamed(request, store, file, type_of(name), headers)
+            return _streamed(request, opened, file, type_of(name), headers)
         return _Sent(
             path, media_type=type_of(name), filename=PurePosixPath(name).name, headers=headers
         )
@@ -210,43 +188,8 @@ def type_of(name: str) -> str:
     return _TYPES.get(PurePosixPath(name).suffix.lower(), _BINARY)
 
 
-class _Known:
-    """The outputs of jobs; those of done jobs are remembered."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._done: OrderedDict[tuple[str, int], Outputs] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def outputs(self, row: JobRow) -> Outputs:
-        if row.state is not JobState.DONE:
-            return self._read(row)
-        version = (row.job.key, row.updated_ms)
-        with self._lock:
-            if version in self._done:
-                self._done.move_to_end(version)
-                return self._done[version]
-        found = self._read(row)
-        with self._lock:
-            self._done[version] = found
-            while len(self._done) > CACHED_JOBS:
-                self._done.popitem(last=False)
-        return found
-
-    def _read(self, row: JobRow) -> Outputs:
-        found: dict[str, tuple[str, FileRef]] = {}
-        for task, output in every_receipt(self._fleet.ledger, row.job.key):
-            spec = row.job.step(task.step)
-            if spec.publish is None or spec.entrypoints:  # they lead to the same files
-                continue
-            for file in output.files:
-                if file.name != RESULT_NAME:
-                    found[published_name(row.job, spec, task.index, file)] = spec.name, file
-        return found
-
-
 def _streamed(
-    request: Request, store: Store, file: FileRef, media_type: str, headers: dict[str, str]
+    request: Request, opened: OutputFile, file: FileRef, media_type: str, headers: dict[str, str]
 ) -> Response:
     """An artifact that is not on this machine, or one range of it, passed on as it is read.
 
@@ -260,33 +203,5 @@ def _streamed(
     status = 200 if wanted is None else 206
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type=media_type)
-    blocks = _blocks(store, file, first, last + 1)
+    blocks = opened.blocks(first, last + 1)
     return StreamingResponse(blocks, status, headers, media_type)
-
-
-def _blocks(store: Store, file: FileRef, offset: int, end: int) -> Iterator[bytes]:
-    """The bytes of a file. Of a whole one the last are held back until its hash is right."""
-    is_whole, digest = (offset, end) == (0, file.size_bytes), sha256()
-    while offset < end:
-        block = store.read_range(file.key, offset, min(BLOCK_BYTES, end - offset))
-        offset += len(block)
-        digest.update(block)
-        if is_whole and offset == end and digest.hexdigest() != file.sha256:
-            raise _damaged(file)  # the client misses bytes, and knows it
-        yield block
-
-
-def _check_size(store: Store, file: FileRef) -> None:
-    # Its hash is not checked here: a player that seeks would have it read whole every time.
-    stat = store.stat(file.key)
-    if stat is None or stat.size_bytes != file.size_bytes:
-        raise _damaged(file)
-
-
-def _damaged(file: FileRef) -> CorruptArtifact:
-    return CorruptArtifact(
-        f"{file.name} is not what its receipt says.",
-        task_key="",
-        key=file.key,
-        remedy="Submit the job again: what is lost is made again.",
-    )

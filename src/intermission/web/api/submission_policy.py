@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from intermission.backends.store.retrying_client import SCHEMES
-from intermission.composition.locations import Location, as_location, is_url
+from intermission.composition.locations import OBJECT_SCHEMES, Location, as_location, is_url
 from intermission.composition.uploads import Uploads
 from intermission.errors import NoPipeline, PipelineError, UsageError
 from intermission.pipeline import Pipeline
@@ -82,9 +81,10 @@ class Admission:
 
 def _object(url: str) -> Location:
     parts = urlsplit(url)
-    if parts.scheme in SCHEMES and parts.netloc and parts.path.strip("/"):
+    if parts.scheme in OBJECT_SCHEMES and parts.netloc and parts.path.strip("/"):
         return as_location(url)
     raise UsageError(
         f"{url!r} is not the URL of an object.",
-        remedy=f"Give one such as s3://bucket/talk.mp4; the schemes are {', '.join(SCHEMES)}.",
+        remedy="Give one such as s3://bucket/talk.mp4; the schemes are "
+        f"{', '.join(OBJECT_SCHEMES)}.",
     )

@@ -27,7 +27,7 @@ def tasks_router(fleet: Fleet) -> APIRouter:
         limit: Limit = 100,
     ) -> TaskPage:
         """List a job's tasks in the order they were added."""
-        job = job_row(fleet.ledger, key).job
+        job = job_row(fleet, key).job
         if step is not None and step not in {spec.name for spec in job.steps}:
             return TaskPage(tasks=[], next=None)
         after = int(cursor or 0)
@@ -38,7 +38,7 @@ def tasks_router(fleet: Fleet) -> APIRouter:
     @router.get("/jobs/{key}/tasks/{id}", operation_id="getTask")
     def task(key: JobKey, id: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> TaskDocument:
         """Show one task by its number in the ledger."""
-        job_row(fleet.ledger, key)
+        job_row(fleet, key)
         row = next(iter(fleet.ledger.tasks(key, after=id - 1, limit=1)), None)
         if row is not None and row.id == id:
             return TaskDocument.of(row)
@@ -52,7 +52,7 @@ def tasks_router(fleet: Fleet) -> APIRouter:
     @router.get("/jobs/{key}/groups", operation_id="listGroups")
     def groups(key: JobKey) -> GroupList:
         """Show how far a job is in each of its groups, such as the renditions of a video."""
-        job = job_row(fleet.ledger, key).job
+        job = job_row(fleet, key).job
         found = groups_of(fleet.ledger, job)
         return GroupList(groups=[GroupDocument(**group_fields(group)) for group in found])
 

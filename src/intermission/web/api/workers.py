@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from intermission.composition.fleet import Fleet
 from intermission.operations.documents import When
+from intermission.operations.worker_keys import Registry
 from intermission.operations.workers import State, seen_workers
-from intermission.ports.registry import Registry
 
 
 class WorkerDocument(BaseModel):

@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from intermission.errors import AlreadyExists, NotFound
+from intermission.errors import AlreadyExists, NotFound, UsageError
 from intermission.ports.store import Store
-from intermission.web.problems import Problem
 
 
 class Repeats:
@@ -29,9 +28,7 @@ class Repeats:
         except NotFound:
             return None
         if note["request"] != _digest(request):
-            raise Problem(
-                422,
-                "The key belongs to another request",
+            raise UsageError(
                 "this Idempotency-Key came with another body before.",
                 remedy="Make a new key for every new request.",
             )
