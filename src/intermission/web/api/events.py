@@ -9,7 +9,6 @@ from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query
-from fastapi.sse import format_sse_event
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -130,7 +129,7 @@ class EventStream(Response):
 
     async def _catch_up(self, watcher: Watcher, send: Send) -> None:
         """Send what the ledger has by now; the hub sends the rest."""
-        frames, seen = format_sse_event(retry=RETRY_MS), watcher.after
+        frames, seen = f"retry: {RETRY_MS}\n\n".encode(), watcher.after
         while True:
             if frames:
                 async with asyncio.timeout(SEND_S):
