@@ -368,6 +368,7 @@ def test_one_job_with_a_failing_disk_does_not_stop_the_fleet(fleet: Cli) -> None
     assert "waits for another worker" in fleet("status", broken).out
     (refused,) = fleet("status", broken, "--json").json["refused"]
     assert refused["code"] == "scratch-failed"
+    assert "can't run 1 task until" in fleet("workers").out
     stop(fleet, worker)
 
 

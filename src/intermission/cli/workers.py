@@ -35,8 +35,9 @@ def workers(
 ) -> None:
     """List the workers of a fleet.
 
-    The registered ones by their heartbeats; others that hold a lease are busy. With --revoke or
-    --rotate: one worker's key. A server is asked with its admin secret.
+    The registered ones by their heartbeats; others that hold a lease are busy. Then, which hosts
+    have given tasks back because they can't run them. With --revoke or --rotate: one worker's key.
+    A server is asked with its admin secret.
     """
     from intermission.cli.jsonout import emit
     from intermission.errors import UsageError
@@ -59,11 +60,16 @@ def workers(
         say(f"worker {rotate} has a new key; it is not shown again")
         print(key)
     else:
-        seen = list_workers(settings)
+        seen, refused = list_workers(settings)
         if as_json:
-            emit({"event": "workers", "workers": [vars(one) for one in seen]})
-        elif seen:
+            told = {"workers": [vars(one) for one in seen], "refused": [*map(vars, refused)]}
+            emit({"event": "workers"} | told)
+            return
+        if seen:
             print(_table(seen))
+        for one in refused:
+            tasks = "1 task" if one.tasks == 1 else f"{one.tasks} tasks"
+            print(f"{one.host} can't run {tasks} until {one.until[:19]}Z: {one.message}")
 
 
 def _table(seen: Sequence[SeenWorker]) -> str:

@@ -16,6 +16,7 @@ from intermission.composition.event_log import timestamp
 from intermission.composition.fleet import Fleet
 from intermission.composition.registries import open_registry
 from intermission.errors import NotFound, UsageError
+from intermission.ports.ledger import Refusal
 from intermission.ports.registry import KeyRow, Registry, WorkerRow
 from intermission.settings import Settings
 
@@ -38,6 +39,24 @@ class SeenWorker:
     busy: int | None = None
     registered: str | None = None
     heard: str | None = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What a host can't run for now: it gave so many tasks back, the reason, and until when."""
+
+    host: str
+    code: str
+    message: str
+    tasks: int
+    until: str
+
+
+def refused(refusals: Iterable[Refusal]) -> list[Refused]:
+    return [
+        Refused(one.host, one.code, one.message, one.tasks, timestamp(one.until_ms))
+        for one in refusals
+    ]
 
 
 def state_of(row: WorkerRow, now_ms: int) -> State:
@@ -92,15 +111,19 @@ def no_worker(id: str) -> NotFound:
     )
 
 
-def list_workers(settings: Settings) -> list[SeenWorker]:
+def list_workers(settings: Settings) -> tuple[list[SeenWorker], list[Refused]]:
+    """Who works for a fleet, and what hosts can't run for now."""
     if settings.server is not None:
         from intermission.composition.server_client import ask
 
-        listed = ask(settings, "listing the workers", "GET", "/workers")["workers"]
-        return [SeenWorker(**(fields | {"can": tuple(fields["can"])})) for fields in listed]
+        listed = ask(settings, "listing the workers", "GET", "/workers")
+        seen = [SeenWorker(**(one | {"can": tuple(one["can"])})) for one in listed["workers"]]
+        return seen, [Refused(**one) for one in listed["refused"]]
     fleet = Fleet(settings)
     with closing(open_registry(settings)) as registry:
-        return seen_workers(registry.workers(), fleet.ledger.workers(), fleet.app.clock.now_ms())
+        now_ms = fleet.app.clock.now_ms()
+        seen = seen_workers(registry.workers(), fleet.ledger.workers(), now_ms)
+        return seen, refused(fleet.ledger.refusals())
 
 
 def rotate_key(

@@ -42,6 +42,17 @@ STUCK_HOSTS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a host can't run for now, by reason: it gave so many tasks back."""
+
+    host: str
+    code: str
+    message: str
+    tasks: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeferredTask:
     """A task that was left to an outside event, and what became of it."""
 
@@ -237,6 +248,10 @@ class Ledger(Protocol):
 
     def workers(self) -> list[str]:
         """Every worker that holds a lease."""
+        ...
+
+    def refusals(self) -> list[Refusal]:
+        """What hosts can't run for now, by host and reason."""
         ...
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ SMALL_BYTES = 64 * 1024
 """A body up to this size is read before anybody asks whose it is."""
 PUBLIC = frozenset(
     {
-        *("jobs", "tasks", "receipts", "outputs", "events", "workers", "limits"),
+        *("jobs", "tasks", "receipts", "outputs", "events", "workers", "refusals", "limits"),
         *("retry", "cancel", "limit"),
     }
 )

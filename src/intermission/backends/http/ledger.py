@@ -31,7 +31,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.ledger import PAGE, DeferredTask
+from intermission.ports.ledger import PAGE, DeferredTask, Refusal
 
 _RENEW_SHARE = 0.1
 """Of a lease's life: how long one renewal may take, since others wait behind it."""
@@ -193,6 +193,9 @@ class HttpLedger:
 
     def workers(self) -> list[str]:
         return self._call(rpc_schema.Workers())
+
+    def refusals(self) -> list[Refusal]:
+        return self._call(rpc_schema.Refusals())
 
     def close(self) -> None:
         """Nothing is held that is not shared; connections close with the last that uses them."""

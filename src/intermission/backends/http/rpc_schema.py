@@ -32,7 +32,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.ledger import DeferredTask
+from intermission.ports.ledger import DeferredTask, Refusal
 from intermission.ports.store import Stat
 
 T = TypeVar("T")
@@ -189,6 +189,10 @@ class Events(Call):
     limit: PageSize = 1000
 
 
+class Refusals(Call):
+    pass
+
+
 class Workers(Call):
     pass
 
@@ -240,6 +244,7 @@ METHODS: Mapping[str, Method] = {
         _method(Deferred, DeferredTask | None, writes=False),
         _method(Events, list[Event], writes=False),
         _method(Workers, list[str], writes=False),
+        _method(Refusals, list[Refusal], writes=False),
     )
 }
 

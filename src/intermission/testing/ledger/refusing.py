@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from intermission.model import Lease, Reason, TaskState
+from intermission.ports.ledger import Refusal
 from intermission.testing.jobs import fan_job, job, line_job, step, submit
 from intermission.testing.ledger.suite import (
     TTL_S,
@@ -72,6 +73,24 @@ class Refusing(Suite):
         shown = row(ledger, made, "fetch")
         assert (shown.refusals, shown.message) == (3, "h3 has no camera")
         assert take_one(ledger, host="new").attempt == 1
+
+    def test_what_hosts_refuse_is_told_until_it_is_over(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        planned(ledger, fan_job(), 3)
+        first, second = take_one(ledger, host="h1"), take_one(ledger, host="h1")
+        refuse(ledger, first, second)
+        refuse(ledger, take_one(ledger, host="h2"), host="h2", until_s=2 * BACK_OFF_S)
+        now_ms = clock.now_ms()
+        assert [
+            (one.host, one.code, one.tasks, one.until_ms - now_ms) for one in ledger.refusals()
+        ] == [
+            ("h1", Reason.NO_DEVICE, 2, BACK_OFF_S * 1000),
+            ("h2", Reason.NO_DEVICE, 1, 2 * BACK_OFF_S * 1000),
+        ]
+        assert "camera" in ledger.refusals()[0].message
+        clock.advance(BACK_OFF_S)
+        assert [one.host for one in ledger.refusals()] == ["h2"]
 
     def test_whoever_does_not_hold_a_lease_refuses_nothing(
         self, ledger: Ledger, clock: FakeClock

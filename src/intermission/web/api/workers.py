@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from intermission.composition.fleet import Fleet
 from intermission.operations.documents import When
 from intermission.operations.worker_keys import Registry
-from intermission.operations.workers import State, seen_workers
+from intermission.operations.workers import State, refused, seen_workers
 
 
 class WorkerDocument(BaseModel):
@@ -27,8 +27,19 @@ class WorkerDocument(BaseModel):
     heard: When | None
 
 
+class RefusedDocument(BaseModel):
+    """What a host can't run for now: it gave so many tasks back, the reason, and until when."""
+
+    host: str
+    code: str
+    message: str
+    tasks: int
+    until: When
+
+
 class WorkerList(BaseModel):
     workers: list[WorkerDocument]
+    refused: list[RefusedDocument]
 
 
 def workers_router(fleet: Fleet, registry: Registry | None) -> APIRouter:
@@ -36,9 +47,12 @@ def workers_router(fleet: Fleet, registry: Registry | None) -> APIRouter:
 
     @router.get("/workers", operation_id="listWorkers")
     def workers() -> WorkerList:
-        """List the registered workers, and every other worker that holds a lease."""
+        """List the workers that are registered or hold a lease, and what hosts can't run now."""
         rows = registry.workers() if registry is not None else []
         seen = seen_workers(rows, fleet.ledger.workers(), fleet.app.clock.now_ms())
-        return WorkerList(workers=[WorkerDocument(**asdict(one)) for one in seen])
+        return WorkerList(
+            workers=[WorkerDocument(**asdict(one)) for one in seen],
+            refused=[RefusedDocument(**asdict(one)) for one in refused(fleet.ledger.refusals())],
+        )
 
     return router

@@ -239,7 +239,8 @@ class PostgresLedger(Claims):
             released = [id for (id,) in self._rows("release", **values)]
             if host is not None and released:
                 until = self._now["now_s"] + until_s
-                self._rows("refuse", ids=released, host=_clean(host), until_s=until)
+                refused = values | {"ids": released, "host": _clean(host), "until_s": until}
+                self._rows("refuse", **refused)
                 self._rows("count_refusals", ids=released)
             return len(released)
 

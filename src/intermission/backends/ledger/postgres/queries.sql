@@ -331,9 +331,16 @@ WHERE t.id = l.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = l.f
 RETURNING t.id;
 
 -- name: refuse
-INSERT INTO intermission.refusals (task_id, host, until_s)
-SELECT id, %(host)s, %(until_s)s FROM unnest(%(ids)s::bigint[]) AS id
-ON CONFLICT (task_id, host) DO UPDATE SET until_s = excluded.until_s;
+INSERT INTO intermission.refusals (task_id, host, code, message, until_s)
+SELECT id, %(host)s, %(reason)s, coalesce(%(message)s, %(reason)s), %(until_s)s
+FROM unnest(%(ids)s::bigint[]) AS id
+ON CONFLICT (task_id, host) DO UPDATE
+SET code = excluded.code, message = excluded.message, until_s = excluded.until_s;
+
+-- name: refusals
+SELECT host, code, min(message), count(*),
+    {now_ms} + ((max(until_s) - {now_s}) * 1000)::bigint
+FROM intermission.refusals WHERE until_s > {now_s} GROUP BY host, code ORDER BY host, code;
 
 -- name: count_refusals
 UPDATE intermission.tasks AS t

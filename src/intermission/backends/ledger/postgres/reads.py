@@ -21,7 +21,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.ledger import PAGE, DeferredTask
+from intermission.ports.ledger import PAGE, DeferredTask, Refusal
 
 JOBS_KEPT = 10_000
 """Of so many jobs the specs are kept, so that they need not be read and parsed again."""
@@ -195,6 +195,9 @@ class Reads(Transactions):
 
     def workers(self) -> list[str]:
         return [worker for (worker,) in self._rows("workers")]
+
+    def refusals(self) -> list[Refusal]:
+        return [Refusal(*row) for row in self._rows("refusals")]
 
     def _id(self, job_key: str) -> int | None:
         rows = self._rows("job_id", key=job_key)

@@ -348,6 +348,7 @@ class SqliteLedger(Deletion):
             if host is not None and rows:
                 ids = as_json([id for id, _ in rows])
                 refused = {"ids": ids, "host": host, "until_s": now["now_s"] + until_s}
+                refused |= {"code": reason, "message": message or reason}
                 self._db.execute(SQL["refuse"], refused)
                 self._db.execute(SQL["count_refusals"], {"ids": ids})
             return len(rows)

@@ -245,9 +245,14 @@ WHERE tasks.id = lease.value ->> 0 AND fence = lease.value ->> 1
 RETURNING tasks.id, tasks.job_id;
 
 -- name: refuse
-INSERT INTO refusals (task_id, host, until_s) SELECT value, :host, :until_s FROM json_each(:ids)
-WHERE true
-ON CONFLICT DO UPDATE SET until_s = excluded.until_s;
+INSERT INTO refusals (task_id, host, code, message, until_s)
+SELECT value, :host, :code, :message, :until_s FROM json_each(:ids) WHERE true
+ON CONFLICT DO UPDATE
+SET code = excluded.code, message = excluded.message, until_s = excluded.until_s;
+
+-- name: refusals
+SELECT host, code, min(message), count(*), max(until_s) FROM refusals
+WHERE until_s > :now_s GROUP BY host, code ORDER BY host, code;
 
 -- name: count_refusals
 UPDATE tasks SET refusals = (SELECT count(*) FROM refusals AS r WHERE r.task_id = tasks.id)

@@ -23,7 +23,7 @@ from intermission.model import (
     TaskState,
 )
 from intermission.ports.clock import Clock, SystemClock
-from intermission.ports.ledger import PAGE, DeferredTask
+from intermission.ports.ledger import PAGE, DeferredTask, Refusal
 
 _TASK = (
     "SELECT t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, "
@@ -220,6 +220,14 @@ class Reads:
                 "AND (state = 'leased' OR state = 'running') ORDER BY worker"
             )
             return [worker for (worker,) in rows]
+
+    def refusals(self) -> list[Refusal]:
+        now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        with translated(self.path):
+            return [
+                Refusal(*row, until_ms=now_ms + int((until_s - now_s) * 1000))
+                for *row, until_s in self._db.execute(SQL["refusals"], {"now_s": now_s})
+            ]
 
     def _id(self, job_key: str) -> int | None:
         with translated(self.path):

@@ -143,6 +143,8 @@ CREATE INDEX deferrals_of_task ON intermission.deferrals (task_id);
 CREATE TABLE intermission.refusals (
     task_id bigint NOT NULL,
     host    text NOT NULL,
+    code    text NOT NULL,
+    message text NOT NULL,
     until_s double precision NOT NULL,
     PRIMARY KEY (task_id, host)
 );

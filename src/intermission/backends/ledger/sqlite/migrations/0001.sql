@@ -160,6 +160,8 @@ END;
 CREATE TABLE refusals (
     task_id INTEGER NOT NULL,
     host    TEXT NOT NULL,
+    code    TEXT NOT NULL,
+    message TEXT NOT NULL,
     until_s REAL NOT NULL,
     PRIMARY KEY (task_id, host)
 ) STRICT, WITHOUT ROWID;
