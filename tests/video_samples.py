@@ -114,7 +114,7 @@ def ffmpeg(*args: object) -> None:
 
     program = imageio_ffmpeg.get_ffmpeg_exe()
     command = [program, "-nostdin", "-loglevel", "error", "-y", *map(str, args)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=180)
 
 
 @dataclass

@@ -238,7 +238,7 @@ def test_a_url_without_a_secret_is_refused_at_the_start(cli: Cli, tmp_path: Path
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode != 0
     assert "UsageError" in done.stderr

@@ -48,7 +48,7 @@ class Database:
 
     def _run(self, program: str, *options: str) -> None:
         argv = [str(programs() / program), *options, f"--file={self._copy}", self.url]
-        subprocess.run(argv, check=True, capture_output=True, timeout=60)
+        subprocess.run(argv, check=True, capture_output=True, timeout=180)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

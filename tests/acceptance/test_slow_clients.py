@@ -40,21 +40,21 @@ def served(cli: Cli) -> Iterator[tuple[str, int]]:
         yield host, int(port)
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
 
 
 def test_unfinished_headers_keep_nobody_else_out(cli: Cli) -> None:
     with served(cli) as address, ExitStack() as opened:
         for _ in range(UNFINISHED):
-            one = opened.enter_context(socket.create_connection(address, timeout=60))
+            one = opened.enter_context(socket.create_connection(address, timeout=180))
             one.sendall(HEAD)
         url = f"http://{address[0]}:{address[1]}/livez"
-        assert httpx.get(url, timeout=60).status_code == 200
-        assert httpx.get(url.replace("livez", "readyz"), timeout=60).status_code == 200
+        assert httpx.get(url, timeout=180).status_code == 200
+        assert httpx.get(url.replace("livez", "readyz"), timeout=180).status_code == 200
 
 
 def test_headers_that_do_not_end_are_given_up(cli: Cli) -> None:
-    with served(cli) as address, socket.create_connection(address, timeout=60) as slow:
+    with served(cli) as address, socket.create_connection(address, timeout=180) as slow:
         slow.sendall(HEAD)
         with slow.makefile("rb") as answer:
             assert answer.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
@@ -62,7 +62,7 @@ def test_headers_that_do_not_end_are_given_up(cli: Cli) -> None:
 
 
 def test_more_headers_than_anybody_needs_are_refused(cli: Cli) -> None:
-    with served(cli) as address, socket.create_connection(address, timeout=60) as one:
+    with served(cli) as address, socket.create_connection(address, timeout=180) as one:
         many = b"".join(b"a%d: b\r\n" % number for number in range(10_000))
         one.sendall(HEAD + many + b"\r\n")
         with one.makefile("rb") as answer:
@@ -80,7 +80,7 @@ def test_a_plain_client_reads_why_its_body_is_refused(
     """`http.client` sends everything before it reads anything."""
     with (
         served(cli) as address,
-        closing(http.client.HTTPConnection(*address, timeout=60)) as client,
+        closing(http.client.HTTPConnection(*address, timeout=180)) as client,
     ):
         for body, headers in (
             (bytes(32 * 2**20), {}),

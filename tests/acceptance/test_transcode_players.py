@@ -34,7 +34,7 @@ def test_every_rendition_is_decoded_without_a_warning(played: Path, manifest: st
     argv = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostdin", "-v", "warning"]
     argv += ["-i", str(played / manifest), "-map", "0:v", "-map", "0:a"]
     argv += ["-fps_mode", "passthrough", "-f", "framehash", "-"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
     kinds = dict(re.findall(r"^#media_type (\d+): (\w+)$", done.stdout, re.MULTILINE))
     frames = [n for n, kind in kinds.items() if kind == "video"]

@@ -61,7 +61,7 @@ def is_playable(folder: Path) -> None:
     done = subprocess.run(
         [*command, "-map", "0", "-fps_mode", "passthrough", "-enc_time_base:v", "demux",
          "-f", "null", "-"],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert not done.stderr

@@ -218,7 +218,7 @@ class Fleet:
     def ask(self, path: str, **query: Any) -> httpx.Response:
         """What the public API answers; the server is up."""
         headers = {"Authorization": f"Bearer {SECRET}"}
-        answer = httpx.get(f"{self.url}/api/v1{path}", params=query, headers=headers, timeout=60)
+        answer = httpx.get(f"{self.url}/api/v1{path}", params=query, headers=headers, timeout=180)
         answer.raise_for_status()
         return answer
 

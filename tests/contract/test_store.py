@@ -179,7 +179,7 @@ def _race(script: str, root: Path, processes: int, turns: int) -> list[str]:
             assert child.stdin is not None
             child.stdin.write("go\n")
             child.stdin.flush()
-        printed = [child.communicate(timeout=60)[0] for child in children]
+        printed = [child.communicate(timeout=180)[0] for child in children]
     assert [child.returncode for child in children] == [0] * processes
     return printed
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 MARK = "CRASH_MARK"
 RUNNER = Path(__file__).parent / "runner.py"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """How long anything may take before a test calls it stuck: never how long it should take."""
 LINGER_S = 1.0
 """How long a process may outlive its worker."""

@@ -87,7 +87,7 @@ class Machine:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
             check=False,
         )
 

@@ -25,7 +25,7 @@ from transcoding import REF
 KILLS = int(os.environ.get("TRANSCODE_KILLS", "6"))
 SLOTS = 2
 RENDITIONS = 2
-TIMEOUT_S = 120
+TIMEOUT_S = 400
 
 
 def start(folder: Path, ladder: str = "120p,90p", **environ: str) -> subprocess.Popen[bytes]:

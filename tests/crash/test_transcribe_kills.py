@@ -22,7 +22,7 @@ from servers.seaweed import S3Server
 from servers.speech import KEY, SpeechServer, serving
 
 KILLS = 10
-TIMEOUT_S = 120
+TIMEOUT_S = 400
 
 
 @pytest.fixture(scope="module")

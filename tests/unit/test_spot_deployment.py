@@ -56,7 +56,7 @@ def test_systemd_takes_the_unit(require: Callable[[str], str], tmp_path: Path) -
     for path in (tmp_path / UNIT.name, instance):
         path.write_text(installed)
     command = [analyze, "verify", str(instance)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
 
 

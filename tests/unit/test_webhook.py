@@ -295,7 +295,7 @@ def certificate(require: Callable[[str], str], tmp_path: Path) -> tuple[Path, Pa
     command = [require("openssl"), "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]
     command += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", "/CN=hooks.example"]
     command += ["-addext", "subjectAltName=DNS:hooks.example", "-keyout", key, "-out", own]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=180)
     return own, key
 
 
