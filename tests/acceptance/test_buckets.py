@@ -226,3 +226,18 @@ def test_what_is_changed_by_hand_is_changed_in_the_bucket(machine: Machine, buck
     assert bucket.keys("checkpoints/a.txt/quarantine/")
     swept = two("gc", bucket.url, "--grace-s", "60", "--json").json["sources"]
     assert [one["in_use"] for one in swept] == [False]
+
+
+def test_a_fleet_worker_keeps_its_disk_within_the_bound(machine: Machine, bucket: Bucket) -> None:
+    cli = machine("one")
+    cli.env["INTERMISSION_LEDGER"] = str(cli.folder / "shared" / "ledger.sqlite")
+    cli.env["INTERMISSION_SCRATCH_MAX_BYTES"] = "500KB"
+    for n in range(6):
+        source = bucket.put(f"texts/{n}.txt", f"{n}".encode() * 200_000)
+        cli("submit", LETTERS, source, "--size", "100000")
+    worker = cli.start("worker")
+    until(lambda: {job["state"] for job in cli("ls", "--json").json["jobs"]} == {"done"})
+    worker.send_signal(signal.SIGTERM)
+    assert cli.end(worker).code == 0
+    left = [path for path in (cli.folder / "cache").rglob("*") if path.is_file()]
+    assert 200_000 <= sum(path.stat().st_size for path in left) <= 500_000

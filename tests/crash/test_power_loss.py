@@ -24,7 +24,7 @@ from recording import Recording, begin, record
 
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.store.local import LocalStore
-from intermission.engine.receipt import fetch_files, peek
+from intermission.engine.receipt import fetched_files, peek
 from intermission.model import Output, TaskState
 from intermission.testing.power import Disk, Image, Remove
 
@@ -100,7 +100,7 @@ def assert_kept(bench: Bench, crash: Crash) -> None:
 def assert_receipt(store: LocalStore, step: str, key: str) -> None:
     receipt = peek(store, step, key)
     assert receipt is not None, f"{step} {key} was done, and has no receipt"
-    fetch_files(store, Output(key, receipt.result, receipt.files), Path("unused"))
+    dict(fetched_files(store, Output(key, receipt.result, receipt.files), Path("unused")))
 
 
 def boot_again(bench: Bench) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.publish import publish, published_name
-from intermission.engine.receipt import fetch_files
+from intermission.engine.receipt import fetched_files
 from intermission.errors import CorruptArtifact
 from intermission.model import FileRef, Output, Source, StepKind, StepSpec
 from intermission.telemetry import listen
@@ -144,7 +144,7 @@ def test_a_file_that_was_an_input_can_be_published(
 ) -> None:
     """Inputs and outputs are fetched to the same place, under the same names."""
     made = file(store, b"text")
-    fetch_files(store, Output("k", "1", (made,)), tmp_path)
+    dict(fetched_files(store, Output("k", "1", (made,)), tmp_path))
     publish(store, outputs, JOB, SPEC, 0, [made], tmp_path)
-    fetch_files(store, Output("k", "1", (made,)), tmp_path)
+    dict(fetched_files(store, Output("k", "1", (made,)), tmp_path))
     assert outputs.read("talk.txt") == b"text"

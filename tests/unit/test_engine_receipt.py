@@ -14,7 +14,7 @@ from intermission.engine.receipt import (
     attempt_prefix,
     commit,
     fetch_file,
-    fetch_files,
+    fetched_files,
     find,
     is_there,
     new_attempt,
@@ -183,7 +183,7 @@ def test_no_two_attempts_share_a_folder() -> None:
 def test_files_are_fetched_by_name_and_checked(store: MemoryStore, tmp_path: Path) -> None:
     one = file(store, "00001-a", b"one", "folder/one.txt")
     two = file(store, "00001-a", b"two", "two.txt")
-    paths = fetch_files(store, Output("k1", "1", (one, two)), tmp_path)
+    paths = dict(fetched_files(store, Output("k1", "1", (one, two)), tmp_path))
     assert {name: path.read_bytes() for name, path in paths.items()} == {
         "folder/one.txt": b"one",
         "two.txt": b"two",
@@ -196,7 +196,7 @@ def test_a_lost_file_is_told_with_the_task_that_made_it(store: MemoryStore, tmp_
     lost = file(store, "00001-a")
     store.replace(lost.key, b"WORDS")
     with pytest.raises(CorruptArtifact) as caught:
-        fetch_files(store, Output("k1", "1", (lost,)), tmp_path)
+        dict(fetched_files(store, Output("k1", "1", (lost,)), tmp_path))
     assert (caught.value.task_key, caught.value.key) == ("k1", lost.key)
     assert lost.sha256 in str(caught.value)
     assert caught.value.remedy

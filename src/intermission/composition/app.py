@@ -223,7 +223,7 @@ class App:
         with ExitStack() as held:
             owned = held.enter_context(self.owning(workspace, on_lost))
             ledger = lent or held.enter_context(closing(workspace.open_ledger()))
-            scratch = workspace.folder / "scratch"
+            scratch = workspace.scratch
             if fresh:
                 _start_over(ledger, store, job, workspace)
             remember_job(store, job)
@@ -320,7 +320,7 @@ class App:
 
 def _rebuild(ledger: Ledger, workspace: Workspace) -> dict[str, Rebuilt]:
     with alive(workspace, worker_name()):  # so that no other rebuild is at work here
-        return rebuild(ledger, workspace.open_store(), workspace.folder / "scratch")
+        return rebuild(ledger, workspace.open_store(), workspace.scratch)
 
 
 def _retry_stopped(ledger: Ledger, job: Job) -> None:
@@ -348,7 +348,7 @@ def _start_over(ledger: Ledger, store: Store, job: Job, workspace: Workspace) ->
     with alive(workspace, worker_name()):
         ledger.rescue(dead(workspace))
         ledger.submit(job, expand(job, {}))
-        scratch = workspace.folder / "scratch"
+        scratch = workspace.scratch
         adopt_all(ledger, store, job, scratch)  # so that the plans' tasks are known
     keys = {receipt_key(row.step, row.key) for row in every_task(ledger, job.key)}
     for spec in job.steps:  # a fan-in that ran over gaps has its receipt under another key

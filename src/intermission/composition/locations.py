@@ -6,8 +6,6 @@ in a bucket below a prefix of its own, with the source's whole key.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -26,7 +24,6 @@ from intermission.engine.workspace import Workspace
 from intermission.errors import (
     AlreadyExists,
     EmptyPlace,
-    EnvironmentFault,
     LedgerError,
     NotFound,
     SourceError,
@@ -36,6 +33,7 @@ from intermission.errors import (
 from intermission.model import LOST_MAX, Source, identity
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
+from intermission.scratch import Scratch, source_entry
 from intermission.settings import Settings
 
 LEDGER_NAME = "ledger.sqlite"
@@ -198,8 +196,9 @@ def _object_workspace(place: ObjectLocation, settings: Settings, output: str | N
         open_store=_opener(url, settings),
         open_outputs=outputs,
         open_ledger=partial(open_ledger, folder / LEDGER_NAME, settings.lost_max),
-        fetch_source=partial(_fetch_source, place, settings, folder / "source"),
+        fetch_source=partial(_fetch_source, place, settings),
         is_remote=True,
+        shared_scratch=scratch_of(settings),
     )
 
 
@@ -270,21 +269,21 @@ def listed_source(place: ObjectLocation) -> Source:
     return Source(uri, fingerprint, place.size_bytes, place.version)
 
 
-def _fetch_source(place: ObjectLocation, settings: Settings, folder: Path, source: Source) -> Path:
+def _fetch_source(place: ObjectLocation, settings: Settings, source: Source) -> Path:
     """The source as a file of this machine, downloaded once however many slots want it."""
-    path = folder / source.fingerprint / place.name
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                _bucket(place, settings).fetch_version(place.key, path, version=source.version)
-        finally:
-            os.close(lock)
-    except OSError as e:
-        raise fault_from_os(e, f"fetching {place}", EnvironmentFault, where=folder) from e
-    return path
+
+    def fetch(to: Path) -> Path:
+        return _bucket(place, settings).fetch_version(place.key, to, version=source.version)
+
+    key = source_entry(source)
+    return Scratch(scratch_of(settings)).file(key, place.name, source.size_bytes, fetch)
+
+
+def scratch_of(settings: Settings) -> Path:
+    """Where this machine keeps copies of what lies elsewhere; the bound is what settings say."""
+    folder = settings.cache_dir.expanduser().resolve() / "scratch"
+    Scratch(folder).limit(settings.scratch_max_bytes)
+    return folder
 
 
 def open_ledger(path: Path, lost_max: int = LOST_MAX) -> Ledger:

@@ -10,19 +10,19 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from intermission.backends.http.claimed_job import HttpJob, open_http_job, working_files
+from intermission.backends.http.claimed_job import HttpJob, open_http_job
 from intermission.backends.http.client import LEDGER, STORE, server
 from intermission.backends.http.ledger import HttpLedger
 from intermission.backends.http.registration import beating
 from intermission.backends.http.work_client import WorkClient
 from intermission.backends.http.workspace import http_workspace
-from intermission.composition.locations import Location, ObjectLocation
+from intermission.composition.locations import Location, ObjectLocation, scratch_of
 from intermission.engine.source import hash_files
 from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, EnvironmentFault, UsageError, fault_from_os
@@ -58,15 +58,12 @@ def _worker_credentials(settings: Settings) -> tuple[str, str]:
     return settings.server, "" if secret is None else secret.get_secret_value()
 
 
-@contextmanager
 def remote_work(
     settings: Settings, catalog: Catalog, worker: str
-) -> Iterator[tuple[WorkClient, Callable[[str], HttpJob]]]:
+) -> tuple[WorkClient, Callable[[str], HttpJob]]:
     """Where a worker gets its work, and how it opens the jobs of it."""
     client = WorkClient(*_worker_credentials(settings))
-    cache = settings.cache_dir.expanduser().resolve()
-    with working_files(cache, worker):
-        yield client, partial(open_http_job, client, catalog, worker, settings, cache)
+    return client, partial(open_http_job, client, catalog, worker, settings, scratch_of(settings))
 
 
 def heartbeats(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from intermission.engine.planning import Plans, chunks, expand, plan_steps
 from intermission.engine.receipt import (
-    FetchedFiles,
+    fetched_files,
     quarantine,
     receipt_key,
     withdraw,
@@ -33,6 +33,7 @@ from intermission.model import (
 from intermission.ports.ledger import Ledger, every_receipt, output_of
 from intermission.ports.slot_protocol import Failed
 from intermission.ports.store import Store
+from intermission.scratch import holding
 from intermission.telemetry import reached
 
 
@@ -95,8 +96,9 @@ def _ordered(job: Job, plans: Plans) -> Plans:
     return {spec.name: plans[spec.name] for spec in plan_steps(job) if spec.name in plans}
 
 
+@holding()
 def output_text(store: Store, output: Output, scratch: Path) -> str:
-    return output.result or result_text(output, FetchedFiles(store, output, scratch))
+    return output.result or result_text(output, fetched_files(store, output, scratch))
 
 
 def failure(

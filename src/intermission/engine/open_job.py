@@ -93,7 +93,7 @@ class OpenJob:
             self.store,
             self.job,
             [(lease, ended.completion) for lease, ended in done],
-            self.workspace.folder / "scratch",
+            self.workspace.scratch,
         )
         self.idle_until_s = 0.0
         kept = [ended for (_, ended), ok in zip(done, accepted, strict=True) if ok]

@@ -23,6 +23,7 @@ from intermission.errors import AlreadyExists, NotFound, StoreError
 from intermission.model import FileRef, Job, StepSpec
 from intermission.pipeline.context import RESULT_NAME
 from intermission.ports.store import Store
+from intermission.scratch import holding
 from intermission.telemetry import reached
 
 VERSION = "{version}"
@@ -51,6 +52,7 @@ def published_name(job: Job, spec: StepSpec, index: int, file: FileRef, version:
     )
 
 
+@holding()
 def publish(
     store: Store,
     outputs: Store,

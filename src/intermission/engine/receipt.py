@@ -11,7 +11,7 @@ condition untrue, on every store, instead of removing what others have finished 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +19,7 @@ from uuid import uuid4
 from intermission.errors import AlreadyExists, CorruptArtifact, NotFound, StoreError
 from intermission.model import FileRef, Output, Receipt
 from intermission.ports.store import Store
+from intermission.scratch import FetchedFiles, Scratch
 from intermission.telemetry import reached
 
 _WITHDRAWN = b""
@@ -124,12 +125,11 @@ def adopt(
         ):
             withdraw(store, key, data)
             continue
-        try:
-            fetch_files(store, Output(task_key, receipt.result, receipt.files), scratch)
-        except CorruptArtifact as e:
+        unsound = next((one for one in receipt.files if not is_sound(store, one, scratch)), None)
+        if unsound is not None:
             # The file first: while the receipt stands, whoever comes after a crash finds it
             # unsound. Then look again, because somebody may have finished the task since.
-            quarantine(store, [e.key])
+            quarantine(store, [unsound.key])
             withdraw(store, key, data)
             continue
         if _settle(store, key):
@@ -153,40 +153,44 @@ def _settle(store: Store, key: str) -> bool:
     return True
 
 
-def fetch_files(store: Store, output: Output, scratch: Path) -> dict[str, Path]:
-    """All of a finished task's files, here and sound."""
-    return dict(FetchedFiles(store, output, scratch))
+def fetched_files(store: Store, output: Output, scratch: Path) -> Mapping[str, Path]:
+    """Local paths of a finished task's files by name, fetched and verified when asked for."""
 
+    def fetch(ref: FileRef) -> Path:
+        try:
+            return fetch_file(store, ref, scratch)
+        except CorruptArtifact as e:
+            ids = {"task_key": output.task_key, "key": ref.key}
+            raise CorruptArtifact(e.message, **ids, remedy=e.remedy) from e
 
-class FetchedFiles(Mapping[str, Path]):
-    """Local paths of a finished task's files by name, fetched and hashed when asked for."""
-
-    def __init__(self, store: Store, output: Output, scratch: Path) -> None:
-        self._store, self._output, self._scratch = store, output, scratch
-        self._refs = {ref.name: ref for ref in output.files}
-        self._paths: dict[str, Path] = {}
-
-    def __getitem__(self, name: str) -> Path:
-        if name not in self._paths:
-            ref = self._refs[name]
-            try:
-                self._paths[name] = fetch_file(self._store, ref, self._scratch)
-            except CorruptArtifact as e:
-                key = self._output.task_key
-                raise CorruptArtifact(e.message, task_key=key, key=ref.key, remedy=e.remedy) from e
-        return self._paths[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._refs)
-
-    def __len__(self) -> int:
-        return len(self._refs)
+    return FetchedFiles(output.files, fetch)
 
 
 def fetch_file(store: Store, ref: FileRef, scratch: Path) -> Path:
-    """A local path of one file, its hash checked; where a store has none, in `scratch`."""
-    target = scratch / "inputs" / ref.sha256 / Path(ref.name).name
-    return store.fetch(ref.key, target, size_bytes=ref.size_bytes, sha256=ref.sha256)
+    """A local path of one file with its bytes; where a store has none, a copy in `scratch`.
+
+    A copy is verified when it comes, and not again: the store may have lost the file since.
+    """
+    return _fetch_file(store, ref, scratch, again=False)
+
+
+def is_sound(store: Store, ref: FileRef, scratch: Path) -> bool:
+    """Whether the store has a file, byte for byte; a copy in `scratch` proves nothing of that."""
+    try:
+        _fetch_file(store, ref, scratch, again=True)
+    except CorruptArtifact:
+        return False
+    return True
+
+
+def _fetch_file(store: Store, ref: FileRef, scratch: Path, *, again: bool) -> Path:
+    def fetch(to: Path) -> Path:
+        return store.fetch(ref.key, to, size_bytes=ref.size_bytes, sha256=ref.sha256)
+
+    if store.local_path(ref.key) is not None:
+        return fetch(scratch / ref.sha256)  # its own file; nothing is copied
+    name = Path(ref.name).name
+    return Scratch(scratch).file(ref.sha256, name, ref.size_bytes, fetch, again=again)
 
 
 def quarantine(store: Store, keys: Iterable[str]) -> None:

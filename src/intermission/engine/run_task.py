@@ -33,6 +33,7 @@ from intermission.pipeline import Chunk, Context, Pipeline, Step
 from intermission.pipeline.context import RESULT_NAME
 from intermission.ports.slot_protocol import Inputs
 from intermission.ports.task_io import TaskIO
+from intermission.scratch import holding
 from intermission.telemetry import reached
 
 
@@ -65,6 +66,7 @@ class Hooks:
     is_cancelled: Callable[[], bool]
 
 
+@holding()
 def run_task(
     work: Work, lease: Lease, inputs: Inputs, hooks: Hooks, batch: Sequence[Lease] = ()
 ) -> Completion:

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 from intermission.engine.publish import publish
-from intermission.engine.receipt import FetchedFiles, adopt, attempt_prefix, commit, is_there
+from intermission.engine.receipt import adopt, attempt_prefix, commit, fetched_files, is_there
 from intermission.engine.source import FetchedSource, SourceCheck
 from intermission.engine.workspace import Workspace
-from intermission.errors import Permanent
 from intermission.model import FileRef, Job, Lease, Output, Receipt, Source
 from intermission.ports.store import Store
+from intermission.scratch import Scratch, made_files
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,20 @@ class StoreIO:
         self.check(self.job.source)
 
     def files(self, lease: Lease, output: Output) -> Mapping[str, Path]:
-        return FetchedFiles(self.store, output, self.scratch)
+        return fetched_files(self.store, output, self.scratch)
 
     def folder(self, lease: Lease, key: str, attempt: str) -> Path:
         prefix = attempt_prefix(lease.step, key, attempt)
-        return self.store.local_path(prefix) or self.scratch / prefix
+        return self.store.local_path(prefix) or Scratch(self.scratch).attempt(attempt)
 
     def keep(self, lease: Lease, key: str, attempt: str, folder: Path) -> tuple[FileRef, ...]:
         prefix = attempt_prefix(lease.step, key, attempt)
         files: list[FileRef] = []
-        for path in sorted(folder.rglob("*")):
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise Permanent(
-                    f"{path.name} in the task's folder is not a regular file.",
-                    remedy="Write outputs as plain files.",
-                )
-            if path.is_file():
-                name = path.relative_to(folder).as_posix()
-                with path.open("rb") as stream:
-                    sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-                stat = self.store.create(f"{prefix}/{name}", path)
-                files.append(FileRef(name, stat.key, stat.size_bytes, sha256))
+        for name, path in made_files(folder):
+            with path.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            stat = self.store.create(f"{prefix}/{name}", path)
+            files.append(FileRef(name, stat.key, stat.size_bytes, sha256))
         return tuple(files)
 
     def commit(self, lease: Lease, receipt: Receipt) -> tuple[Receipt, bool]:
@@ -92,7 +85,7 @@ class StoreIO:
 def store_io(workspace: Workspace, job: Job) -> Callable[[], StoreIO]:
     """How a slot opens its own. It travels there, so it must pickle, and it knows no ledger."""
     openers = workspace.open_store, workspace.open_outputs, workspace.fetch_source
-    return partial(_open, job, workspace.folder / "scratch", *openers)
+    return partial(_open, job, workspace.scratch, *openers)
 
 
 def _open(

@@ -30,6 +30,12 @@ class Workspace:
     """For a source that is not on this machine: a file with its bytes."""
     is_remote: bool = False
     """Whether the store is elsewhere: then one machine at a time owns the workspace."""
+    shared_scratch: Path | None = None
+    """For copies of what lies elsewhere; of the machine, where it has one."""
+
+    @property
+    def scratch(self) -> Path:
+        return self.shared_scratch or self.folder / "scratch"
 
 
 def worker_name() -> str:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, Protocol
 
 from intermission.engine.publish import memory_key, memory_of, version_of
-from intermission.engine.receipt import FetchedFiles
+from intermission.engine.receipt import fetched_files
 from intermission.engine.run_task import result_text
 from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, IntermissionError
@@ -194,7 +194,7 @@ class _Watched:
     def _decoded(self, step: str, output: Output) -> Any:
         if output.task_key not in self._values:
             store, _ = self._opened()
-            files = FetchedFiles(store, output, self._workspace.folder / "scratch")
+            files = fetched_files(store, output, self._workspace.scratch)
             text = result_text(output, files)
             self._values[output.task_key] = self._pipeline.steps[step].decode(text, files)
         return self._values[output.task_key]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from intermission.engine import completion
 from intermission.engine.publish import VERSION, memory_of, published_name, version_of
-from intermission.engine.receipt import fetch_file
-from intermission.errors import CorruptArtifact, NotFound
+from intermission.engine.receipt import is_sound
+from intermission.errors import NotFound
 from intermission.model import FINISHED, EdgeKind, FileRef, Job, StepSpec, TaskRow
 from intermission.pipeline.context import RESULT_NAME
 from intermission.ports.clock import Clock
@@ -54,7 +54,7 @@ def verify(
             if stat is not None and stat.modified_ms <= trusted_ms:
                 continue
             suspicious = True
-            if not _sound(store, file, scratch):
+            if not is_sound(store, file, scratch):
                 lost.setdefault(output.task_key, []).append(file.key)
                 rows[output.task_key] = row
                 if not _is_published(store, outputs, job, job.step(row.step), row.index, file):
@@ -134,11 +134,3 @@ def _last_look(store: Store, job: Job) -> int:
         return int(json.loads(store.read(f"looks/{job.key}.json"))["at_ms"])
     except (NotFound, ValueError, KeyError, TypeError):
         return 0
-
-
-def _sound(store: Store, file: FileRef, scratch: Path) -> bool:
-    try:
-        fetch_file(store, file, scratch)
-    except CorruptArtifact:
-        return False
-    return True

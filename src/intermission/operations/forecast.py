@@ -35,7 +35,7 @@ def forecast(
     if any(not spec.durable for spec in job.steps):  # else there is nothing to open a ledger for
         with app.reading(workspace) as ledger:
             in_ledger = _ledger_outputs(ledger, job)
-    plans = _known_plans(store, job, workspace.folder / "scratch", in_ledger)
+    plans = _known_plans(store, job, workspace.scratch, in_ledger)
     return job, explain.forecast(store, job, plans, in_ledger)
 
 

@@ -80,7 +80,7 @@ class OpenedJob:
 
     @property
     def scratch(self) -> Path:
-        return self.workspace.folder / "scratch"
+        return self.workspace.scratch
 
 
 @dataclass

@@ -120,7 +120,7 @@ def _others(found: Found, row: TaskRow) -> list[Receipt]:
 
 def _reason_now(found: Found, row: TaskRow) -> str:
     job, store = found.row.job, found.workspace.open_store()
-    scratch = found.workspace.folder / "scratch"
+    scratch = found.workspace.scratch
     plans: dict[str, list[str]] = {}
     for spec in plan_steps(job):
         output = output_of(found.ledger, job.key, spec.name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from urllib.parse import urlencode
 
 from intermission.backends.http import work_schema as wire
 from intermission.engine import completion
 from intermission.engine.inputs import FanIn, fan_ins
+from intermission.engine.receipt import fetch_file
 from intermission.errors import (
     CorruptArtifact,
     NotFound,
@@ -22,6 +22,7 @@ from intermission.model import (
 )
 from intermission.operations.held_tasks import HeldTask, HeldTasks, Worker
 from intermission.operations.task_ends import check_artifact_name, keep_artifact
+from intermission.scratch import holding
 
 
 class RemoteFiles:
@@ -63,23 +64,24 @@ class RemoteFiles:
         if output is None or ref is None:
             raise NotFound(f"input {param} of this task has no file {name} at {index}.")
         opened = held.opened
-        with TemporaryDirectory(prefix="intermission-") as folder:
-            to = Path(folder, Path(name).name)
+        with holding():
             try:
-                path = opened.store.fetch(ref.key, to, size_bytes=ref.size_bytes, sha256=ref.sha256)
+                path = fetch_file(opened.store, ref, opened.scratch)
             except CorruptArtifact as e:
                 lost = {output.task_key: [ref.key]}
                 completion.invalidate(self._tasks.ledger, opened.store, opened.job, lost, str(e))
                 raise
             yield path, ref
 
-    def source(self, worker: Worker, lease: str) -> tuple[Path, Source]:
+    @contextmanager
+    def source(self, worker: Worker, lease: str) -> Iterator[tuple[Path, Source]]:
         """The source of a task's job, checked to be the one it was planned for."""
         opened = self._tasks.current(worker, lease).opened
         source = opened.job.source
         opened.check_source(source)
         fetch = opened.workspace.fetch_source
-        return (source.path if fetch is None else fetch(source)), source
+        with holding():
+            yield (source.path if fetch is None else fetch(source)), source
 
     def spool(self, worker: Worker, lease: str, name: str) -> Path:
         """Where to keep an artifact's bytes until they are all there. Raises for a bad name."""

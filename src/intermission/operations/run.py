@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,12 +22,13 @@ from intermission.engine.open_job import OpenJob, job_row
 from intermission.engine.publish import publish
 from intermission.engine.step_stats import StepStats
 from intermission.engine.worker import Worker
-from intermission.engine.workspace import Workspace, worker_name
+from intermission.engine.workspace import worker_name
 from intermission.errors import EnvironmentFault, IntermissionError, WorkspaceBusy
 from intermission.maintenance.preview import Previews
 from intermission.model import FINISHED, Job, JobRow, JobState, TaskRow, TaskState
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger, every_receipt, every_task
+from intermission.scratch import Scratch, source_entry
 
 FAILURES_SHOWN = 5
 log = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ class _Host:
         except IntermissionError as e:
             run.error = e
         if submission.owned is not None and row is not None and row.state is JobState.DONE:
-            _clear(submission.workspace)
+            _clear(submission)
         if row is not None and row.total(TaskState.FAILED):
             failed = every_task(submission.ledger, submission.job.key, states=[TaskState.FAILED])
             run.failures = list(islice(failed, FAILURES_SHOWN))
@@ -275,10 +275,11 @@ class _Host:
         return None
 
 
-def _clear(workspace: Workspace) -> None:
+def _clear(submission: Submission) -> None:
     """What was fetched for a job that is done is of no more use here."""
-    for name in ("scratch", "source"):
-        shutil.rmtree(workspace.folder / name, ignore_errors=True)
+    receipts = every_receipt(submission.ledger, submission.job.key)
+    keys = {file.sha256 for _, output in receipts for file in output.files}
+    Scratch(submission.workspace.scratch).drop({source_entry(submission.job.source), *keys})
 
 
 def _publish_all(submission: Submission) -> list[Path | str]:
@@ -290,7 +291,7 @@ def _publish_all(submission: Submission) -> list[Path | str]:
     if workspace.open_outputs is None:
         return []
     outputs = workspace.open_outputs()
-    scratch = workspace.folder / "scratch"
+    scratch = workspace.scratch
     done = [
         (job.step(row.step), row, out) for row, out in every_receipt(submission.ledger, job.key)
     ]

@@ -16,6 +16,7 @@ from intermission.backends.work_source.host_faults import check_scratch
 from intermission.backends.work_source.shared_jobs import SharedJobs
 from intermission.composition.app import App, start_reaper
 from intermission.composition.fleet import Fleet
+from intermission.composition.locations import scratch_of
 from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.open_job import OpenJob
 from intermission.engine.worker import Worker
@@ -23,6 +24,7 @@ from intermission.engine.workspace import worker_name
 from intermission.maintenance.preview import Previews
 from intermission.operations.documents import event_line
 from intermission.ports.clock import Clock
+from intermission.scratch import Scratch
 from intermission.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
     """
     reaper = start_reaper()
     name = worker_name()
+    Scratch(scratch_of(settings)).clean()
     with ExitStack() as held:
         held.callback(reaper.close)
         join = _join_fleet if settings.server is None else _join_server
@@ -107,7 +110,7 @@ def _join_server(
 
     app = App(settings)
     log.info("pipelines: %s", ", ".join(sorted(app.catalog.codes)))
-    client, open_job = held.enter_context(remote_work(settings, app.catalog, name))
+    client, open_job = remote_work(settings, app.catalog, name)
     codes = app.catalog.codes
     test = _self_test(settings)
     source = SharedJobs(client, open_job, name, settings, app.clock, runs=codes, self_test=test)

@@ -130,6 +130,11 @@ class Settings(BaseModel):
         default_factory=_cache_dir,
         description="a folder for working copies of what is in object stores",
     )
+    scratch_max_bytes: Annotated[ByteSize, Field(gt=0)] | None = Field(
+        default=None,
+        description="how much of cache_dir copies of sources and inputs may take, such as 50GiB; "
+        "unless set, half of what is free besides",
+    )
     media_duration_s: Annotated[int, Field(gt=0)] = Field(
         default=24 * 3600, description="seconds that a media file may last; a longer one is refused"
     )

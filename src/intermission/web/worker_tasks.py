@@ -164,8 +164,12 @@ def _add_reads(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
     def source(request: Request) -> Response:
         """The source of a task's job, or one range of it."""
         worker, lease = _worker(keys, request), _lease(request)
-        path, found = _with_lease(lambda: work.files.source(worker, lease))
-        return sent(request, path, {"ETag": f'"{quote(found.fingerprint, safe=":")}"'})
+
+        def send() -> Response:
+            with work.files.source(worker, lease) as (path, found):
+                return sent(request, path, {"ETag": f'"{quote(found.fingerprint, safe=":")}"'})
+
+        return _with_lease(send)
 
 
 def _add_artifacts(router: APIRouter, work: RemoteWork, keys: Keys) -> None:

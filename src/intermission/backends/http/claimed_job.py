@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from intermission.backends.http.task_io import HttpIO
 from intermission.backends.http.work_client import WorkClient, source_uri
-from intermission.errors import EnvironmentFault, NoPipeline, fault_from_os
+from intermission.errors import NoPipeline
 from intermission.model import (
     Failure,
     Job,
@@ -36,8 +33,6 @@ from intermission.ports.slot_protocol import (
 from intermission.ports.work_source import Renewals
 from intermission.settings import Settings
 
-_FOLDERS = "work"
-
 
 @dataclass(frozen=True)
 class HttpJob:
@@ -48,8 +43,7 @@ class HttpJob:
     ref: str
     worker: str
     settings: Settings
-    folder: Path
-    """For working files; it goes when the job is closed."""
+    scratch: Path
     logs: Path
     resources: ExitStack = field(default_factory=ExitStack)
 
@@ -66,7 +60,7 @@ class HttpJob:
             name=self.name,
             job=self.job,
             ref=self.ref,
-            open_io=partial(HttpIO, self.client.url, self.client.key, self.job, self.folder),
+            open_io=partial(HttpIO, self.client.url, self.client.key, self.job, self.scratch),
             folder=self.logs,
             worker=self.worker,
             settings=self.settings,
@@ -119,7 +113,7 @@ class HttpJob:
 
 
 def open_http_job(
-    client: WorkClient, catalog: Catalog, worker: str, settings: Settings, cache: Path, key: str
+    client: WorkClient, catalog: Catalog, worker: str, settings: Settings, scratch: Path, key: str
 ) -> HttpJob:
     """The job with this key, of which leases were just claimed. Raises `NoPipeline`."""
     task = client.shared(key)
@@ -136,41 +130,5 @@ def open_http_job(
     specs = entry.pipeline.specs
     params = canonical(dict(task.params))
     job = Job(key, task.pipeline, entry.pipeline.graph, source, params, specs)
-    name = identity(client.url, key)[:20]
-    folder = cache / _FOLDERS / worker / name
-    opened = HttpJob(client, job, entry.ref, worker, settings, folder, cache / "workspaces" / name)
-    opened.resources.callback(shutil.rmtree, folder, ignore_errors=True)
-    return opened
-
-
-@contextmanager
-def working_files(cache: Path, worker: str) -> Iterator[None]:
-    """A folder for this worker's files, and the end of what dead workers left behind."""
-    folder = cache / _FOLDERS
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for other in folder.iterdir():
-            if other.suffix == ".lock":
-                _remove_if_dead(other)
-        lock = os.open(folder / f"{worker}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-    except OSError as e:
-        raise fault_from_os(e, "making room for this worker", EnvironmentFault, where=cache) from e
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        shutil.rmtree(folder / worker, ignore_errors=True)
-        (folder / f"{worker}.lock").unlink(missing_ok=True)
-        os.close(lock)
-
-
-def _remove_if_dead(lock: Path) -> None:
-    """Whoever holds the lock of its files lives."""
-    with suppress(OSError):
-        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-            lock.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
+    logs = scratch.parent / "workspaces" / identity(client.url, key)[:20]
+    return HttpJob(client, job, entry.ref, worker, settings, scratch, logs)

@@ -6,13 +6,12 @@ no receipt and publishes nothing: the server does, when the worker completes the
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +20,9 @@ from urllib.parse import quote
 from intermission.backends.http import work_schema as wire
 from intermission.backends.http.client import STORE, Server, server
 from intermission.engine.source import FetchedSource
-from intermission.errors import CorruptArtifact, EnvironmentFault, Permanent, fault_from_os
+from intermission.errors import CorruptArtifact, EnvironmentFault, fault_from_os
 from intermission.model import FileRef, Job, Lease, Output, Receipt, Source
+from intermission.scratch import FetchedFiles, Scratch, made_files, source_entry
 
 if TYPE_CHECKING:
     import httpx
@@ -32,12 +32,12 @@ BLOCK_BYTES = 1024**2
 
 @dataclass(frozen=True)
 class HttpIO:
-    """`TaskIO` for the tasks of one job behind a server. `folder_of_job` is this machine's."""
+    """`TaskIO` for the tasks of one job behind a server. `scratch` is this machine's."""
 
     url: str
     key: str
     job: Job
-    folder_of_job: Path
+    scratch: Path
 
     def adopt(self, lease: Lease, key: str, inputs: Mapping[str, str]) -> Receipt | None:
         """None: a server does not give out what is finished."""
@@ -52,22 +52,13 @@ class HttpIO:
         """The server checks what it sends."""
 
     def files(self, lease: Lease, output: Output) -> Mapping[str, Path]:
-        return _Files(self, lease, output)
+        return FetchedFiles(output.files, partial(self._fetched, lease, output))
 
     def folder(self, lease: Lease, key: str, attempt: str) -> Path:
-        return self.folder_of_job / "attempts" / attempt
+        return Scratch(self.scratch).attempt(attempt)
 
     def keep(self, lease: Lease, key: str, attempt: str, folder: Path) -> tuple[FileRef, ...]:
-        files: list[FileRef] = []
-        for path in sorted(folder.rglob("*")):
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise Permanent(
-                    f"{path.name} in the task's folder is not a regular file.",
-                    remedy="Write outputs as plain files.",
-                )
-            if path.is_file():
-                files.append(self._upload(lease, path.relative_to(folder).as_posix(), path))
-        return tuple(files)
+        return tuple(self._upload(lease, name, path) for name, path in made_files(folder))
 
     def commit(self, lease: Lease, receipt: Receipt) -> tuple[Receipt, bool]:
         """The server writes it, when it is told that the task is complete."""
@@ -104,15 +95,42 @@ class HttpIO:
             )
         return FileRef(name, "", size_bytes, sha256)
 
+    def _fetched(self, lease: Lease, output: Output, ref: FileRef) -> Path:
+        name, fetch = Path(ref.name).name, partial(self._download, lease, output, ref)
+        return Scratch(self.scratch).file(ref.sha256, name, ref.size_bytes, fetch)
+
+    def _download(self, lease: Lease, output: Output, ref: FileRef, to: Path) -> None:
+        def receive(response: httpx.Response) -> str:
+            digest = hashlib.sha256()
+            with to.open("wb") as file:
+                for block in response.iter_bytes(BLOCK_BYTES):
+                    file.write(block)
+                    digest.update(block)
+            return digest.hexdigest()
+
+        try:
+            # The server invalidates what it finds altered, and answers with this error.
+            found = self.server.call(
+                f"fetching {ref.name}",
+                "GET",
+                ref.key,
+                receive,
+                faults=STORE,
+                headers={wire.LEASE_HEADER: lease.token},
+            )
+        except CorruptArtifact as e:
+            raise CorruptArtifact(e.message, task_key=output.task_key, key=ref.key) from e
+        if found != ref.sha256:
+            raise EnvironmentFault(
+                f"expected {ref.name} with SHA-256 {ref.sha256}, found {found}.",
+                remedy="Something altered it on its way: the task is tried again.",
+            )
+
     def _fetched_source(self, lease: Lease, source: Source) -> Path:
         """The source as a file of this machine, downloaded once however many slots want it."""
-        path = self.folder_of_job / "source" / source.fingerprint[:40] / source.name
-        with _faults("fetching the source", path.parent), _locked(path.parent):
-            if not path.exists():
-                part = path.with_name(f".{source.fingerprint[:20]}.part")
-                self._download_source(lease, source, part)
-                part.replace(path)
-        return path
+        key = source_entry(source)
+        fetch = partial(self._download_source, lease, source)
+        return Scratch(self.scratch).file(key, source.name, source.size_bytes, fetch)
 
     def _download_source(self, lease: Lease, source: Source, part: Path) -> None:
         """What is missing of the file: a download that was cut goes on where it stopped."""
@@ -138,81 +156,6 @@ class HttpIO:
                 f"expected {source.size_bytes} bytes of {source.name}, found {found_bytes}.",
                 remedy="The task is tried again.",
             )
-
-
-@dataclass(frozen=True, eq=False)
-class _Files(Mapping[str, Path]):
-    """Files of an input by name, each fetched and verified when it is asked for."""
-
-    io: HttpIO
-    lease: Lease
-    output: Output
-    paths: dict[str, Path] = field(default_factory=dict[str, Path])
-
-    def __getitem__(self, name: str) -> Path:
-        if name not in self.paths:
-            ref = next((one for one in self.output.files if one.name == name), None)
-            if ref is None:
-                raise KeyError(name)
-            self.paths[name] = self._fetched(ref)
-        return self.paths[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (one.name for one in self.output.files)
-
-    def __len__(self) -> int:
-        return len(self.output.files)
-
-    def _fetched(self, ref: FileRef) -> Path:
-        path = self.io.folder_of_job / "inputs" / ref.sha256 / Path(ref.name).name
-        doing = f"fetching {ref.name}"
-        with _faults(doing, path.parent), _locked(path.parent):
-            if path.exists():  # whole, because that is how it got its name
-                return path
-            part = path.with_name(f".{os.urandom(8).hex()}.part")
-
-            def receive(response: httpx.Response) -> str:
-                digest = hashlib.sha256()
-                with part.open("wb") as file:
-                    for block in response.iter_bytes(BLOCK_BYTES):
-                        file.write(block)
-                        digest.update(block)
-                return digest.hexdigest()
-
-            try:
-                # The server invalidates what it finds altered, and answers with this error.
-                found = self.io.server.call(
-                    doing,
-                    "GET",
-                    ref.key,
-                    receive,
-                    faults=STORE,
-                    headers={wire.LEASE_HEADER: self.lease.token},
-                )
-                if found != ref.sha256:
-                    raise EnvironmentFault(
-                        f"expected {ref.name} with SHA-256 {ref.sha256}, found {found}.",
-                        remedy="Something altered it on its way: the task is tried again.",
-                    )
-                part.replace(path)
-            except CorruptArtifact as e:
-                key = self.output.task_key
-                raise CorruptArtifact(e.message, task_key=key, key=ref.key) from e
-            finally:
-                part.unlink(missing_ok=True)
-        return path
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One slot of this machine at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 @contextmanager
