@@ -44,7 +44,7 @@ def address(server: SpeechServer, monkeypatch: pytest.MonkeyPatch) -> None:
 class ReadingContract(SpeechContract):
     text = TEXT
 
-    def sound(self) -> bytes:
+    def audio(self) -> bytes:
         return reading()
 
 
@@ -68,13 +68,13 @@ class TestHttpWithoutWords(TestHttp):
         server.shape = "segments"
 
 
-def hear(speech: Speech, key: str = "") -> str:
-    heard = speech.hear(reading(), language="en", beam_size=2, key=key)
+def transcribe(speech: Speech, key: str = "") -> str:
+    heard = speech.transcribe(reading(), language="en", beam_size=2, key=key)
     return "".join(word.text for word in heard.words)
 
 
 def test_a_call_has_the_tasks_key_and_what_was_asked_for(server: SpeechServer) -> None:
-    text = hear(HttpSpeech("some-model"), key="task-7")
+    text = transcribe(HttpSpeech("some-model"), key="task-7")
     assert text.strip().endswith(".")  # words come without punctuation, and get it back
     assert server.calls["task-7"] == 1
     asked = server.fields[-1]
@@ -97,7 +97,7 @@ def test_it_waits_as_long_as_it_is_told(
 ) -> None:
     server.troubles = [(429, headers)]
     with pytest.raises(TaskError, match="answered 429") as told:
-        hear(HttpSpeech("tiny.en"))
+        transcribe(HttpSpeech("tiny.en"))
     assert told.value.retryable
     assert told.value.retry_after_s == wait_s
 
@@ -106,32 +106,32 @@ def test_a_date_to_wait_for_is_understood(server: SpeechServer) -> None:
     at = datetime.now(UTC) + timedelta(seconds=60)
     server.troubles = [(503, {"Retry-After": format_datetime(at, usegmt=True)})]
     with pytest.raises(TaskError) as told:
-        hear(HttpSpeech("tiny.en"))
+        transcribe(HttpSpeech("tiny.en"))
     assert told.value.retry_after_s == pytest.approx(60, abs=10)
 
 
 def test_what_no_attempt_can_mend_is_permanent(server: SpeechServer) -> None:
     server.troubles = [(400, {})]
-    with pytest.raises(Permanent, match="refused the sound \\(400\\)"):
-        hear(HttpSpeech("tiny.en"))
+    with pytest.raises(Permanent, match="refused the audio \\(400\\)"):
+        transcribe(HttpSpeech("tiny.en"))
 
 
 def test_a_denied_key_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERMISSION_SPEECH_API_KEY", "wrong")
     with pytest.raises(EnvironmentFault, match=r"denied us \(401\).*SPEECH_API_KEY"):
-        hear(HttpSpeech("tiny.en"))
+        transcribe(HttpSpeech("tiny.en"))
 
 
 def test_an_answer_that_is_no_transcription_is_said_to_be_none(server: SpeechServer) -> None:
     server.shape = "nonsense"
     with pytest.raises(TaskError, match="not with a transcription"):
-        hear(HttpSpeech("tiny.en"))
+        transcribe(HttpSpeech("tiny.en"))
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERMISSION_SPEECH_URL", "http://127.0.0.1:9/v1")
     with pytest.raises(TaskError, match="did not answer"):
-        hear(HttpSpeech("tiny.en"))
+        transcribe(HttpSpeech("tiny.en"))
     monkeypatch.delenv("INTERMISSION_SPEECH_URL")
     with pytest.raises(EnvironmentFault, match="INTERMISSION_SPEECH_URL"):
         engine("http").identify("", AUTO)

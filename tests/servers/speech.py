@@ -13,7 +13,7 @@ from email.policy import HTTP
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from intermission.backends.speech.whisper import WhisperEngine
-from intermission.ports.speech import AUTO, Heard
+from intermission.ports.speech import AUTO, Transcription
 
 KEY = "a-secret"
 
@@ -66,8 +66,8 @@ def serving() -> Iterator[SpeechServer]:
                     status, headers = server.troubles.pop(0)
                     return self._answer(status, {"error": "made trouble"}, headers)
                 language = server.fields[-1].get("language", AUTO)
-                sound = parts["file"][44:]  # behind the header of a WAV file
-                heard = speech.hear(sound, language=language, beam_size=2, key="")
+                audio = parts["file"][44:]  # behind the header of a WAV file
+                heard = speech.transcribe(audio, language=language, beam_size=2, key="")
                 self._answer(200, _shaped(heard, server.shape))
 
         def _answer(
@@ -96,7 +96,7 @@ def serving() -> Iterator[SpeechServer]:
         listener.server_close()
 
 
-def _shaped(heard: Heard, shape: str) -> dict[str, object]:
+def _shaped(heard: Transcription, shape: str) -> dict[str, object]:
     if shape == "nonsense":
         return {"choices": []}
     text = "".join(word.text for word in heard.words).strip()

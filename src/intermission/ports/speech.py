@@ -1,4 +1,4 @@
-"""Speech to text as a pipeline sees it: sound in, words with times out.
+"""Speech to text as a pipeline sees it: audio in, words with times out.
 
 Sound is mono, 16,000 samples a second, as the bytes of signed 16-bit little-endian numbers.
 Engines raise `TaskError` for what another attempt may mend, `Permanent` for what none can, and
@@ -18,7 +18,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word as it was heard, with its punctuation. Times count from the sound's beginning."""
+    """One word as it was spoken, with its punctuation. Times count from the audio's beginning."""
 
     start_ms: int
     end_ms: int
@@ -29,8 +29,8 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What an engine made of a piece of sound."""
+class Transcription:
+    """What an engine made of some audio."""
 
     language: str
     words: tuple[Word, ...]
@@ -47,15 +47,15 @@ class Weights:
 class Speech(Protocol):
     """A loaded model. One thread uses it at a time."""
 
-    def hear(self, sound: bytes, *, language: str, beam_size: int, key: str) -> Heard:
-        """The words in the sound, in order. Equal sound and options give equal words.
+    def transcribe(self, audio: bytes, *, language: str, beam_size: int, key: str) -> Transcription:
+        """The words in the audio, in order. Equal audio and options give equal words.
 
         `key` is equal for every attempt at the same task, for an engine that is paid by the call.
         """
         ...
 
-    def detect(self, sound: bytes) -> str:
-        """The language that is spoken, as its code; `auto` where only hearing it would tell."""
+    def detect(self, audio: bytes) -> str:
+        """The language that is spoken, as its code; `auto` where it can't tell sooner."""
         ...
 
 

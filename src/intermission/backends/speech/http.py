@@ -12,7 +12,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from intermission.errors import EnvironmentFault, Permanent, TaskError
-from intermission.ports.speech import AUTO, BYTES_PER_SAMPLE, RATE_HZ, Heard, Weights, Word
+from intermission.ports.speech import AUTO, BYTES_PER_SAMPLE, RATE_HZ, Transcription, Weights, Word
 from intermission.settings import current
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class HttpSpeech:
     def __init__(self, model: str) -> None:
         self._model = model
 
-    def hear(self, sound: bytes, *, language: str, beam_size: int, key: str) -> Heard:
+    def transcribe(self, audio: bytes, *, language: str, beam_size: int, key: str) -> Transcription:
         fields: dict[str, Any] = {
             "model": self._model,
             "response_format": "verbose_json",
@@ -52,18 +52,18 @@ class HttpSpeech:
         }
         if language != AUTO:
             fields["language"] = language
-        answer = self._post(fields, _as_wav(sound), key)
+        answer = self._post(fields, _as_wav(audio), key)
         try:
-            end_ms = len(sound) // BYTES_PER_SAMPLE * 1000 // RATE_HZ
+            end_ms = len(audio) // BYTES_PER_SAMPLE * 1000 // RATE_HZ
             words = tuple(_inside(word, end_ms) for word in _words(answer))
-            return Heard(language if language != AUTO else str(answer["language"]), words)
+            return Transcription(language if language != AUTO else str(answer["language"]), words)
         except (KeyError, TypeError, ValueError) as e:
             raise TaskError(
                 f"{_url()} answered, but not with a transcription in verbose_json: {e!r}.",
                 remedy="Is it a server that is compatible with OpenAI's?",
             ) from e
 
-    def detect(self, sound: bytes) -> str:
+    def detect(self, audio: bytes) -> str:
         return AUTO
 
     def _post(self, fields: dict[str, Any], wav: bytes, key: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class HttpSpeech:
             answer = httpx.post(
                 f"{_url()}/audio/transcriptions",
                 data=fields,
-                files={"file": ("sound.wav", wav, "audio/wav")},
+                files={"file": ("audio.wav", wav, "audio/wav")},
                 headers=headers,
                 timeout=httpx.Timeout(_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
             )
@@ -98,7 +98,7 @@ class HttpSpeech:
             )
         if not answer.is_success:
             raise Permanent(
-                f"the speech engine at {_url()} refused the sound ({answer.status_code}): "
+                f"the speech engine at {_url()} refused the audio ({answer.status_code}): "
                 f"{_excerpt(answer)}.",
                 remedy=f"Does it have the model {self._model!r}, and know the language?",
             )
@@ -131,13 +131,13 @@ def _library() -> Any:
     return httpx
 
 
-def _as_wav(sound: bytes) -> bytes:
+def _as_wav(audio: bytes) -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as wav:
         wav.setnchannels(1)
         wav.setsampwidth(BYTES_PER_SAMPLE)
         wav.setframerate(RATE_HZ)
-        wav.writeframes(sound)
+        wav.writeframes(audio)
     return file.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Where somebody speaks and where nobody does, by a likelihood for every short frame of sound.
+"""Where somebody speaks and where nobody does, by a likelihood for every short frame of audio.
 
 The detector is the small network that comes with faster-whisper; without that package, loudness
 has to do.
@@ -28,17 +28,17 @@ _PAD_FRAMES = round(400 / FRAME_MS)
 """So much of a silence may belong to a soft beginning or end."""
 
 
-def as_samples(sound: bytes) -> np.ndarray:
+def as_samples(audio: bytes) -> np.ndarray:
     import numpy as np
 
-    return np.frombuffer(sound, dtype="<i2").astype(np.float32) / 32768.0
+    return np.frombuffer(audio, dtype="<i2").astype(np.float32) / 32768.0
 
 
-def speech_likelihood(sound: bytes) -> Sequence[float]:
+def speech_likelihood(audio: bytes) -> Sequence[float]:
     """How likely somebody speaks, from 0 to 1, in every whole frame."""
     import numpy as np
 
-    samples = as_samples(sound)
+    samples = as_samples(audio)
     frames = len(samples) // FRAME_SAMPLES
     if not frames:
         return []

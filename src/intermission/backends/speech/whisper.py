@@ -17,7 +17,7 @@ from intermission.backends.speech.vad import (
 )
 from intermission.backends.speech.weights import DIGITS, digest, locate
 from intermission.errors import EnvironmentFault, ParameterError
-from intermission.ports.speech import AUTO, RATE_HZ, Heard, Weights, Word
+from intermission.ports.speech import AUTO, RATE_HZ, Transcription, Weights, Word
 from intermission.settings import Settings, current
 
 if TYPE_CHECKING:
@@ -89,16 +89,16 @@ class WhisperSpeech:
                 remedy="Set speech_device to cpu, or speech_precision to what the device can do.",
             ) from e
 
-    def hear(self, sound: bytes, *, language: str, beam_size: int, key: str) -> Heard:
+    def transcribe(self, audio: bytes, *, language: str, beam_size: int, key: str) -> Transcription:
         """Every passage between pauses as one window of the model's, several at a time.
 
         What comes out doubtful, or has no pause where it should end, is heard again the slow way.
         """
         if language == AUTO:
-            language = self.detect(sound)
+            language = self.detect(audio)
         how = {"language": language, "beam_size": beam_size, "word_timestamps": True}
-        samples = as_samples(sound)
-        likelihood = speech_likelihood(sound)
+        samples = as_samples(audio)
+        likelihood = speech_likelihood(audio)
         spoken = passages(likelihood, _WINDOW_FRAMES)
         quick = self._quickly(samples, [one for one in spoken if _fits(one)], how)
         words: list[Word] = []
@@ -113,7 +113,7 @@ class WhisperSpeech:
                 _word(one, first * 1000 // RATE_HZ, end_ms)
                 for one in self._carefully(samples[first:last], how)
             )
-        return Heard(language, tuple(words))
+        return Transcription(language, tuple(words))
 
     def _quickly(
         self, samples: np.ndarray, spoken: Sequence[tuple[int, int]], how: Mapping[str, Any]
@@ -141,11 +141,11 @@ class WhisperSpeech:
         segments, _ = self._model.transcribe(samples, condition_on_previous_text=False, **how)
         return (word for segment in segments for word in segment.words or () if word.word)
 
-    def detect(self, sound: bytes) -> str:
+    def detect(self, audio: bytes) -> str:
         if not self._model.model.is_multilingual:
             return "en"
         language, _, _ = self._model.detect_language(
-            as_samples(sound), vad_filter=True, language_detection_segments=4
+            as_samples(audio), vad_filter=True, language_detection_segments=4
         )
         return language
 

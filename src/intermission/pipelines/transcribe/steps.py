@@ -113,7 +113,7 @@ def transcribe(
     beam_size: BeamSize = 5,
 ) -> Words:
     """Transcribe one chunk."""
-    heard = _speech(engine, model).hear(
+    heard = _speech(engine, model).transcribe(
         read_audio(audio.file, chunk.read_from_ms, chunk.read_to_ms),
         language=detect.language,
         beam_size=beam_size,
