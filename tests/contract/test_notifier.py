@@ -21,7 +21,7 @@ from intermission.errors import EnvironmentFault, UsageError
 from intermission.ports.notifier import Notifier
 from intermission.settings import Settings
 from intermission.testing import jobs
-from intermission.testing.notifier import NotifierContract, is_rung
+from intermission.testing.notifier import NotifierContract, has_hint
 from servers.postgres import Databases
 
 HEARD_S = NotifierContract.HEARD_S
@@ -63,7 +63,7 @@ class TestPostgresNotifier(NotifierContract):
     def test_every_listener_hears(self, notifiers: Callable[[], Notifier]) -> None:
         listeners = [self.listening(notifiers) for _ in range(3)]
         notifiers().notify()
-        assert all(is_rung(notifier, self.HEARD_S) for notifier in listeners)
+        assert all(has_hint(notifier, self.HEARD_S) for notifier in listeners)
 
     def test_where_the_ledger_notifies_a_ring_adds_nothing(
         self, notifiers: Callable[[], Notifier], database: str
@@ -71,7 +71,7 @@ class TestPostgresNotifier(NotifierContract):
         notifier = self.listening(notifiers)
         with closing(PostgresNotifier(database, sends=False)) as notifying:
             notifying.notify()
-        assert not is_rung(notifier, self.QUIET_S)
+        assert not has_hint(notifier, self.QUIET_S)
 
     def test_the_ledger_rings_when_tasks_become_claimable(self, postgres: Databases) -> None:
         """By itself, in its own transaction; and not for what makes nothing claimable."""
@@ -80,21 +80,21 @@ class TestPostgresNotifier(NotifierContract):
             closing(PostgresLedger(url)) as ledger,
             closing(PostgresNotifier(url, sends=False)) as notifier,
         ):
-            assert is_rung(notifier, self.HEARD_S)
-            notifier.hear()
+            assert has_hint(notifier, self.HEARD_S)
+            notifier.clear()
             made = jobs.submit(ledger, jobs.line_job())
-            assert is_rung(notifier, self.HEARD_S), "not at a submission"
-            notifier.hear()
+            assert has_hint(notifier, self.HEARD_S), "not at a submission"
+            notifier.clear()
             (lease,) = ledger.claim("worker", 1, lease_ttl_s=60)
-            assert not is_rung(notifier, self.QUIET_S), "at a claim"
+            assert not has_hint(notifier, self.QUIET_S), "at a claim"
             ledger.complete([jobs.completion(ledger, made, lease)])
-            assert is_rung(notifier, self.HEARD_S), "not at a completion that unblocks a task"
+            assert has_hint(notifier, self.HEARD_S), "not at a completion that unblocks a task"
 
     def test_probes_wake_nobody(self, database: str) -> None:
         with closing(PostgresNotifier(database, probe_every_s=0.02)) as notifier:
-            assert is_rung(notifier, HEARD_S)
-            notifier.hear()
-            assert not is_rung(notifier, 0.5)
+            assert has_hint(notifier, HEARD_S)
+            notifier.clear()
+            assert not has_hint(notifier, 0.5)
             assert notifier.failures == 0
 
 
@@ -112,7 +112,7 @@ class TestRedisNotifier(NotifierContract):
             notifying.notify()
             (woken,) = select.select(listeners, [], [], self.HEARD_S)[0]
             assert select.select(listeners, [], [], self.QUIET_S)[0] == [woken]
-            woken.hear()
+            woken.clear()
 
     def test_a_busy_listener_takes_one_hint_and_leaves_the_next_to_others(
         self, notifiers: Callable[[], Notifier]
@@ -121,16 +121,16 @@ class TestRedisNotifier(NotifierContract):
         notifying = notifiers()
         for busy in (1, 2):
             notifying.notify()
-            until_rung(listeners, busy)
+            until_hints(listeners, busy)
 
     def test_each_fleet_hears(self, notifiers: Callable[[], Notifier], valkey: str) -> None:
         own = self.listening(notifiers)
         with closing(RedisNotifier(valkey, fleet=os.urandom(8).hex())) as other:
-            assert is_rung(other, self.HEARD_S)
-            other.hear()
+            assert has_hint(other, self.HEARD_S)
+            other.clear()
             notifiers().notify()
-            assert is_rung(own, self.HEARD_S)
-            assert is_rung(other, self.HEARD_S)
+            assert has_hint(own, self.HEARD_S)
+            assert has_hint(other, self.HEARD_S)
 
     def test_a_hint_is_in_the_stream_of_its_priority(
         self, notifiers: Callable[[], Notifier], valkey: str
@@ -157,13 +157,13 @@ class TestRedisNotifier(NotifierContract):
     ) -> None:
         notifier = notifiers()
         assert isinstance(notifier, RedisNotifier)
-        assert is_rung(notifier, self.HEARD_S)
-        notifier.hear()
+        assert has_hint(notifier, self.HEARD_S)
+        notifier.clear()
         with redis.Redis.from_url(valkey) as server:
             notifiers().notify()
-            assert is_rung(notifier, self.HEARD_S)
-            notifier.hear()
-            until_rung([notifier], 0)
+            assert has_hint(notifier, self.HEARD_S)
+            notifier.clear()
+            until_hints([notifier], 0)
             notifier.close()
             groups = server.xinfo_groups(STREAMS[0])
             (mine,) = [one for one in groups if one["name"].decode() == notifier.fleet]
@@ -174,7 +174,7 @@ def last_id(server: redis.Redis, stream: str) -> object:
     return server.xrevrange(stream, count=1)
 
 
-def until_rung(notifiers: list[Notifier], count: int) -> None:
+def until_hints(notifiers: list[Notifier], count: int) -> None:
     """Wait until so many are rung."""
     poll = select.poll()
     for notifier in notifiers:
@@ -198,7 +198,7 @@ class Mute(LocalNotifier):
 class Endless(LocalNotifier):
     """Hints stay after they were heard."""
 
-    def hear(self) -> None:
+    def clear(self) -> None:
         return
 
 
@@ -206,7 +206,7 @@ class Silent(LocalNotifier):
     """It does not say when it begins to listen."""
 
     def __init__(self) -> None:
-        super().__init__(rung=False)
+        super().__init__(notified=False)
 
 
 class Fussy(LocalNotifier):
@@ -222,9 +222,9 @@ class Reckless(LocalNotifier):
 
     def notify(self, priority: int = 0) -> None:
         os.write(self._write, b"\0")
-        self.rung = True
+        self.has_hint = True
 
-    def hear(self) -> None:
+    def clear(self) -> None:
         os.set_blocking(self._read, False)
         while select.select([self._read], [], [], 0)[0]:
             os.read(self._read, 1)

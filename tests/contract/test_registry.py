@@ -81,7 +81,7 @@ class RegistryContract:
         registry = open_registry()
         registry.register(worker(), mint()[1])
         registry.register(worker("other"), mint()[1])
-        registry.hear("box-1", at_ms=50, slots=4, busy=3, version="0.1.7")
+        registry.seen("box-1", at_ms=50, slots=4, busy=3, version="0.1.7")
         heard, other = registry.workers()
         assert (heard.heard_ms, heard.slots, heard.busy, heard.version) == (50, 4, 3, "0.1.7")
         assert other == worker("other")
@@ -92,7 +92,7 @@ class RegistryContract:
         found: list[object] = []
 
         def work(n: int) -> None:
-            registry.hear("box-1", at_ms=n, slots=1, busy=0, version="0.1.0")
+            registry.seen("box-1", at_ms=n, slots=1, busy=0, version="0.1.0")
             found.append(registry.find(key.prefix))
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]

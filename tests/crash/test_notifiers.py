@@ -24,7 +24,7 @@ import redis
 from intermission.backends.notifier.notify import PostgresNotifier
 from intermission.backends.notifier.redis import STREAMS, RedisNotifier
 from intermission.ports.notifier import Notifier
-from intermission.testing.notifier import is_rung
+from intermission.testing.notifier import has_hint
 from servers.pooler import Pooler
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
@@ -66,8 +66,8 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
 def listening(stack: ExitStack, notifier: Notifier) -> Notifier:
     """The notifier, once it listens; closed at the end."""
     stack.callback(notifier.close)
-    assert is_rung(notifier, HEARD_S)
-    notifier.hear()
+    assert has_hint(notifier, HEARD_S)
+    notifier.clear()
     return notifier
 
 
@@ -88,17 +88,17 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def until_heard_again(notifier: Notifier, notifying: Notifier) -> None:
     """Both have noticed that their server is back, and what is rung now is heard."""
-    assert is_rung(notifier, HEARD_S), "it did not say that it listens again"
+    assert has_hint(notifier, HEARD_S), "it did not say that it listens again"
 
     def is_quiet() -> bool:
-        notifier.hear()
-        return not is_rung(notifier, 0.1)
+        notifier.clear()
+        return not has_hint(notifier, 0.1)
 
     until(is_quiet, "quiet")
 
     def is_heard() -> bool:  # the breaker of the one who rings may still be open
         notify(notifying)
-        return is_rung(notifier, 0.05)
+        return has_hint(notifier, 0.05)
 
     until(is_heard, "a hint")
 
@@ -110,20 +110,20 @@ def test_redis_killed_and_restarted(
     notifying = RedisNotifier(server.url, open_s=SOON_S)
     stack.callback(notifying.close)
     notify(notifying)
-    assert is_rung(notifier, HEARD_S)
-    notifier.hear()
+    assert has_hint(notifier, HEARD_S)
+    notifier.clear()
 
     server.kill()
     until(lambda: notifier.failures >= 5, "the listener to notice")
     until(lambda: notify(notifying) or notifying.failures >= 5, "the ringer to notice")
-    notifier.hear()
-    assert not is_rung(notifier, 0.1)
+    notifier.clear()
+    assert not has_hint(notifier, 0.1)
 
     server.start()
     until_heard_again(notifier, notifying)
     until(lambda: said("listening to Redis works again"), "the listener to say so")
     assert len(said("listening to Redis failed")) == 1
-    assert len(said("ringing with Redis failed")) == 1
+    assert len(said("notifying through Redis failed")) == 1
     until(lambda: len(said("works again")) == 2, "the ringer to say so")
 
 
@@ -134,7 +134,7 @@ def test_redis_that_is_not_there_at_first(
     notifier = RedisNotifier(server.url, open_s=SOON_S)
     stack.callback(notifier.close)
     notify(notifier)
-    assert not is_rung(notifier, 0.1)
+    assert not has_hint(notifier, 0.1)
     until(lambda: said("listening to Redis failed"), "a warning")
     server.start()
     until_heard_again(notifier, notifier)
@@ -147,7 +147,7 @@ def test_redis_that_hangs(
     notifier = listening(stack, RedisNotifier(server.url, open_s=SOON_S))
     server.freeze()
     notify(notifier, 100)
-    until(lambda: said("ringing with Redis failed"), "a time-out")
+    until(lambda: said("notifying through Redis failed"), "a time-out")
     until(lambda: said("listening to Redis failed"), "another")
     server.thaw()
     until_heard_again(notifier, notifier)
@@ -204,7 +204,7 @@ import sys, select
 from intermission.backends.notifier.redis import RedisNotifier
 notifier = RedisNotifier(sys.argv[1])
 select.select([notifier], [], [])
-notifier.hear()
+notifier.clear()
 print("listens", flush=True)
 select.select([notifier], [], [])
 print("took it", flush=True)
@@ -231,9 +231,9 @@ def test_a_hint_that_a_dead_worker_took_is_heard_by_another(
     taker.kill()
     taker.wait()
 
-    notifier = listening(stack, RedisNotifier(server.url, unheard_s=SOON_S))
-    assert is_rung(notifier, HEARD_S)
-    notifier.hear()
+    notifier = listening(stack, RedisNotifier(server.url, untaken_s=SOON_S))
+    assert has_hint(notifier, HEARD_S)
+    notifier.clear()
     with closing(redis.Redis.from_url(server.url)) as client:
         pending = lambda: client.xpending(STREAMS[0], "intermission")["pending"]  # noqa: E731
         until(lambda: pending() == 0, "the acknowledgement")
@@ -266,12 +266,12 @@ def test_postgres_restarted(
 ) -> None:
     notifier = listening(stack, PostgresNotifier(database.url))
     notify(notifier)
-    assert is_rung(notifier, HEARD_S)
-    notifier.hear()
+    assert has_hint(notifier, HEARD_S)
+    notifier.clear()
     database.stop(how)
     until(lambda: notifier.failures >= 3, "the listener to notice")
     notify(notifier, 3)
-    notifier.hear()
+    notifier.clear()
     database.start()
     until_heard_again(notifier, notifier)
     until(lambda: said("listening to the database works again"), "the listener to say so")
@@ -281,17 +281,17 @@ def test_postgres_restarted(
 def test_a_connection_that_is_cut(database: PostgresServer, stack: ExitStack) -> None:
     notifier = listening(stack, PostgresNotifier(database.url))
     notify(notifier)
-    assert is_rung(notifier, HEARD_S)
-    notifier.hear()
+    assert has_hint(notifier, HEARD_S)
+    notifier.clear()
     with psycopg.connect(database.url, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'intermission notifier'"
         )
-    assert is_rung(notifier, HEARD_S), "what it may have missed"
-    notifier.hear()
+    assert has_hint(notifier, HEARD_S), "what it may have missed"
+    notifier.clear()
     notify(notifier)  # over a connection that it does not know to be cut
-    assert is_rung(notifier, HEARD_S)
+    assert has_hint(notifier, HEARD_S)
 
 
 def test_a_pooler_that_makes_listen_deaf_is_found_out(
@@ -317,7 +317,7 @@ def test_a_bell_that_goes_deaf_is_found_out(
     """As after a failover of the pooler: it worked, and the connection still stands."""
     pooler = stack.enter_context(Pooler(database.port).running())
     notifier = listening(stack, PostgresNotifier(pooler.url, probe_every_s=0.1, probe_within_s=1.0))
-    assert not is_rung(notifier, 0.5), "its own probes woke it"
+    assert not has_hint(notifier, 0.5), "its own probes woke it"
     assert not notifier.failures
     pooler.deaf = True
     until(lambda: said("listening to the database failed"), "the notifier to notice")
@@ -338,8 +338,8 @@ def test_a_lost_hint_is_only_late(kind: str, stack: ExitStack) -> None:
 
     def worker() -> None:
         while not work:
-            if is_rung(notifier, POLL_S):
-                notifier.hear()
+            if has_hint(notifier, POLL_S):
+                notifier.clear()
         found_s.append(time.monotonic())
 
     waiting = threading.Thread(target=worker)

@@ -114,7 +114,7 @@ def test_workers_that_come_and_go_are_told_once(tmp_path: Path, world: World) ->
         return [one.kind for one in watch.look()]
 
     def hear() -> None:
-        registry.hear("id", at_ms=clock.now_ms(), slots=1, busy=0, version="1")
+        registry.seen("id", at_ms=clock.now_ms(), slots=1, busy=0, version="1")
 
     assert kinds() == []
     hear()

@@ -118,7 +118,7 @@ class Fleet:
         if self._opened_notifiers is None:
             self._opened_notifiers = [] if self.settings.server else open_notifiers(self.settings)
             for notifier in self._opened_notifiers:
-                atexit.register(notifier.close)  # which sends the last ring
+                atexit.register(notifier.close)  # which sends the last hint
         return self._opened_notifiers
 
     def open_job(self, ledger: Ledger, key: str, worker: str) -> OpenJob:

@@ -290,7 +290,7 @@ class Worker:
             os.read(wake, 512)
         for hint in hints:
             if hint in ready:
-                hint.hear()  # before asking: a hint that comes meanwhile is heard then
+                hint.clear()  # before asking: a hint that comes meanwhile counts then
                 self._source.ask_soon()
         if self._executor in ready:
             self._drop_lost()  # a slot that died of a lost lease has not crashed

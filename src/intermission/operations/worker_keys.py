@@ -86,7 +86,7 @@ class WorkerKeys:
     def seen(self, id: str, *, slots: int, busy: int, version: str) -> None:
         """Note a worker's sign of life."""
         now_ms = self._clock.now_ms()
-        self._registry.hear(id, at_ms=now_ms, slots=slots, busy=busy, version=version)
+        self._registry.seen(id, at_ms=now_ms, slots=slots, busy=busy, version=version)
 
     def is_key(self, given: str) -> bool:
         """Whether this looks like a worker's key, and not like the admin secret."""

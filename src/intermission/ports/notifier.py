@@ -1,4 +1,4 @@
-"""The notifier as workers hear it: a hint that work is there.
+"""The notifier as workers see it: a hint that work is there.
 
 A notifier may lie, be late, be lost or be away for days. Polling is always on, so that a lost hint
 costs a wait and nothing else; nothing may be decided by a notifier but when to ask the ledger.
@@ -10,11 +10,11 @@ from typing import Protocol
 
 
 class Notifier(Protocol):
-    """Any thread may ring; one thread listens to an instance; never carried across a fork."""
+    """Any thread may notify; one thread listens to an instance; never carried across a fork."""
 
     @property
     def failures(self) -> int:
-        """How many rings and attempts to listen went wrong so far; an outage is logged once."""
+        """How many hints and attempts to listen went wrong so far; an outage is logged once."""
         ...
 
     def notify(self, priority: int = 0) -> None:
@@ -22,17 +22,17 @@ class Notifier(Protocol):
         ...
 
     def fileno(self) -> int:
-        """For `select`: readable while there is a hint that was not heard.
+        """For `select`: readable while there is a hint that was not cleared.
 
         The first call begins to listen. A notifier that begins to listen, or does so again after an
-        outage, is readable once without a ring: it cannot know what it missed.
+        outage, is readable once without a hint: it cannot know what it missed.
         """
         ...
 
-    def hear(self) -> None:
+    def clear(self) -> None:
         """Take the hints off, before asking the ledger: quiet until the next. Raises nothing."""
         ...
 
     def close(self) -> None:
-        """Stop listening. What is rung later is lost; a second call does nothing."""
+        """Stop listening. What comes later is lost; a second call does nothing."""
         ...

@@ -24,7 +24,7 @@ from intermission.ports.notifier import Notifier
 Open = Callable[[], Notifier]
 
 
-def is_rung(notifier: Notifier, within_s: float) -> bool:
+def has_hint(notifier: Notifier, within_s: float) -> bool:
     """Whether there is a hint by then; it is left there."""
     return bool(select.select([notifier], [], [], within_s)[0])
 
@@ -62,9 +62,9 @@ class NotifierContract:
     def listening(self, open_notifier: Open) -> Notifier:
         """A notifier that listens by now, and is quiet."""
         notifier = open_notifier()
-        assert is_rung(notifier, self.HEARD_S), "it does not say that it listens"
-        notifier.hear()
-        assert not is_rung(notifier, self.QUIET_S), "it is not quiet after it was heard"
+        assert has_hint(notifier, self.HEARD_S), "it does not say that it listens"
+        notifier.clear()
+        assert not has_hint(notifier, self.QUIET_S), "it is not quiet after it was heard"
         return notifier
 
     def needs_several(self) -> None:
@@ -77,25 +77,25 @@ class NotifierContract:
     def test_a_ring_is_heard(self, notifiers: Open) -> None:
         notifier = self.listening(notifiers)
         notifiers().notify()
-        assert is_rung(notifier, self.HEARD_S)
+        assert has_hint(notifier, self.HEARD_S)
 
     def test_it_stays_rung_until_it_is_heard(self, notifiers: Open) -> None:
         notifier = self.listening(notifiers)
         notifiers().notify()
-        assert is_rung(notifier, self.HEARD_S)
-        assert is_rung(notifier, 0.0)
+        assert has_hint(notifier, self.HEARD_S)
+        assert has_hint(notifier, 0.0)
 
     def test_each_ring_after_the_last_was_heard_is_heard(self, notifiers: Open) -> None:
         notifier, notifying = self.listening(notifiers), notifiers()
         for _ in range(20):
             notifying.notify()
-            assert is_rung(notifier, self.HEARD_S)
-            notifier.hear()
+            assert has_hint(notifier, self.HEARD_S)
+            notifier.clear()
 
     def test_who_waits_is_woken(self, notifiers: Open) -> None:
         notifier, notifying = self.listening(notifiers), notifiers()
         woken: list[bool] = []
-        waiting = threading.Thread(target=lambda: woken.append(is_rung(notifier, self.HEARD_S)))
+        waiting = threading.Thread(target=lambda: woken.append(has_hint(notifier, self.HEARD_S)))
         waiting.start()
         notifying.notify()
         waiting.join()
@@ -105,16 +105,16 @@ class NotifierContract:
     def test_any_priority_is_heard(self, notifiers: Open, priority: int) -> None:
         notifier = self.listening(notifiers)
         notifiers().notify(priority)
-        assert is_rung(notifier, self.HEARD_S)
+        assert has_hint(notifier, self.HEARD_S)
 
     def test_many_rings_do_not_pile_up(self, notifiers: Open) -> None:
         notifier, notifying = self.listening(notifiers), notifiers()
         for _ in range(2000):
             notifying.notify()
-        assert is_rung(notifier, self.HEARD_S)
+        assert has_hint(notifier, self.HEARD_S)
         heard = 0
-        while is_rung(notifier, 0.5):
-            notifier.hear()
+        while has_hint(notifier, 0.5):
+            notifier.clear()
             heard += 1
         assert 0 < heard < 1000
 
@@ -130,7 +130,7 @@ class NotifierContract:
             thread.start()
         for thread in threads:
             thread.join()
-        assert is_rung(notifier, self.HEARD_S)
+        assert has_hint(notifier, self.HEARD_S)
 
     def test_of_several_listeners_some_hear(self, notifiers: Open) -> None:
         self.needs_several()
@@ -140,10 +140,10 @@ class NotifierContract:
 
     def test_hearing_nothing_is_no_error(self, notifiers: Open) -> None:
         notifier = self.listening(notifiers)
-        notifier.hear()
-        notifier.hear()
+        notifier.clear()
+        notifier.clear()
         notifiers().notify()
-        assert is_rung(notifier, self.HEARD_S)
+        assert has_hint(notifier, self.HEARD_S)
 
     def test_a_ring_that_nobody_hears_is_no_error(self, notifiers: Open) -> None:
         notifier = notifiers()
@@ -157,7 +157,7 @@ class NotifierContract:
         notifier, notifying = self.listening(notifiers), notifiers()
         notifying.notify()
         notifying.close()
-        assert is_rung(notifier, self.HEARD_S)
+        assert has_hint(notifier, self.HEARD_S)
 
     @pytest.mark.parametrize("used", ["not used", "rung", "listened to", "heard"])
     def test_a_closed_bell_takes_everything_and_does_nothing(
@@ -169,23 +169,23 @@ class NotifierContract:
         elif used != "not used":
             notifier.fileno()
         if used == "heard":
-            assert is_rung(notifier, self.HEARD_S)
-            notifier.hear()
+            assert has_hint(notifier, self.HEARD_S)
+            notifier.clear()
         notifier.close()
         notifier.close()
         notifier.notify()
-        notifier.hear()
+        notifier.clear()
 
     def test_it_uses_no_descriptor_after_its_end(self, open_notifier: Open) -> None:
         """Its number may be somebody else's as soon as it is closed."""
         notifier = open_notifier()
-        assert is_rung(notifier, self.HEARD_S)
+        assert has_hint(notifier, self.HEARD_S)
         notifier.close()
         pipes = [os.pipe() for _ in range(8)]  # these get the lowest numbers that are free
         try:
             for _, write in pipes:
                 os.write(write, b"theirs")
-            notifier.hear()
+            notifier.clear()
             notifier.notify()
             assert [os.read(read, 100) for read, _ in pipes] == [b"theirs"] * len(pipes)
         finally:
@@ -198,13 +198,13 @@ class NotifierContract:
     ) -> None:
         self.needs_several()
         notifier, other = self.listening(notifiers), open_notifier()
-        assert is_rung(other, self.HEARD_S)
+        assert has_hint(other, self.HEARD_S)
         other.close()
         notifiers().notify()
-        assert is_rung(notifier, self.HEARD_S)
+        assert has_hint(notifier, self.HEARD_S)
 
     def test_nothing_failed(self, notifiers: Open) -> None:
         notifier, notifying = self.listening(notifiers), notifiers()
         notifying.notify()
-        assert is_rung(notifier, self.HEARD_S)
+        assert has_hint(notifier, self.HEARD_S)
         assert notifier.failures == notifying.failures == 0

@@ -199,7 +199,7 @@ def test_registered_workers_are_shown_by_their_state(
             ("gpu-1", "offline", ["gpu"])
         ]
         now_ms = fleet.app.clock.now_ms()
-        registry.hear("gpu-1", at_ms=now_ms, slots=1, busy=1, version="1.0")
+        registry.seen("gpu-1", at_ms=now_ms, slots=1, busy=1, version="1.0")
         submit(fleet.ledger, job_over(tmp_path / "a.txt"))
         fleet.ledger.claim("gpu-1/host-7", 1, lease_ttl_s=60)
         assert [(one["id"], one["state"]) for one in listed()] == [("gpu-1", "busy")]

@@ -12,9 +12,9 @@ from intermission.settings import Settings
 
 
 def open_notifiers(settings: Settings) -> list[Notifier]:
-    """The notifiers to ring and to listen to; none where polling is all there is.
+    """The notifiers to notify and to listen to; none where polling is all there is.
 
-    All of them may be rung for any work: NOTIFY is the ledger's own, and its notifier only listens.
+    All may be notified of any work: NOTIFY is the ledger's own, and its notifier only listens.
     Connects to nothing yet: a server that is away is no reason not to start. Raises `UsageError`
     for settings that do not fit together, `EnvironmentFault` for a package that is missing.
     """

@@ -1,6 +1,6 @@
 """When a server that fails is worth another try, and what is said about it meanwhile.
 
-One breaker for each direction, ringing and listening: the one may work without the other, and
+One breaker for each direction, notifying and listening: the one may work without the other, and
 its success must not be taken for the other's.
 """
 
@@ -26,7 +26,7 @@ class Breaker:
         open_s: float = OPEN_S,
         meanwhile: str = "Workers go on by polling until it works.",
     ) -> None:
-        """`what` begins a sentence, as in "ringing redis://host"; `meanwhile` is the next one."""
+        """`what` begins a sentence ("notifying through Redis"); `meanwhile` is the next one."""
         self.failures = 0
         """Since the start."""
         self.in_a_row = 0

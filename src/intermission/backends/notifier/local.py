@@ -1,7 +1,7 @@
-"""A notifier within one process: what a thread rings, the thread that waits in `select` hears.
+"""A notifier within one process: a thread notifies, and the thread that waits in `select` wakes up.
 
-Also the near half of every notifier that hears from elsewhere. It must never write to a descriptor
-after `close`, because the number may be somebody else's by then.
+Also the near half of every notifier that is told from elsewhere. It must never write to a
+descriptor after `close`, because the number may be somebody else's by then.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ class LocalNotifier:
 
     failures = 0
 
-    def __init__(self, *, rung: bool = True) -> None:
-        """Without `rung` it is quiet at first, for whoever knows when listening begins."""
+    def __init__(self, *, notified: bool = True) -> None:
+        """Without `notified` it is quiet at first, for whoever knows when listening begins."""
         self._read, self._write = os.pipe()
         self._lock = threading.Lock()
-        self.rung = False
-        """Whether there is a hint that was not heard."""
+        self.has_hint = False
+        """Whether there is a hint that was not cleared."""
         self._closed = False
-        if rung:
+        if notified:
             self.notify()
 
     def notify(self, priority: int = 0) -> None:
         with self._lock:
-            if not self.rung and not self._closed:
+            if not self.has_hint and not self._closed:
                 os.write(self._write, b"\0")
-                self.rung = True
+                self.has_hint = True
 
     def fileno(self) -> int:
         if self._closed:
             raise ValueError("a notifier that was closed cannot be listened to")
         return self._read
 
-    def hear(self) -> None:
+    def clear(self) -> None:
         with self._lock:
-            if self.rung and not self._closed:
+            if self.has_hint and not self._closed:
                 os.read(self._read, 1)
-                self.rung = False
+                self.has_hint = False
 
     def close(self) -> None:
         with self._lock:

@@ -1,10 +1,10 @@
 """A notifier over PostgreSQL: LISTEN and NOTIFY on one channel.
 
 The ledger notifies by itself whenever tasks become claimable, in the transaction that makes them
-so; `ring` is for those who know of work in another way. Listening takes a connection of its own,
+so; `notify` is for those who know of work in another way. Listening takes a connection of its own,
 because a pooled one would not be there when the notice comes, and nobody would be told. So the
-notifier tests itself: now and then it sends itself a notice over another connection. If that is not
-heard, as behind PgBouncer in transaction mode, it says so once and keeps trying.
+notifier tests itself: now and then it sends itself a notice over another connection. If that never
+arrives, as behind PgBouncer in transaction mode, it says so once and keeps trying.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ CLOSE_S = 2.0
 _CONNECT_TIMEOUT_S = 5
 
 
-class Deaf(Exception):
+class NotDelivered(Exception):
     """The database took LISTEN, and does not pass notices on."""
 
     def __init__(self, within_s: float) -> None:
         super().__init__(
-            f"expected to hear its own notice within {within_s:g} s, heard nothing; a pooler in "
+            f"expected its own notice within {within_s:g} s, and none came; a pooler in "
             "transaction mode does that: give a ledger URL that leads to the database itself"
         )
 
 
 class PostgresNotifier:
-    """Every listener of a database hears every ring."""
+    """Every listener of a database is told of every notice."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class PostgresNotifier:
         probe_every_s: float = PROBE_EVERY_S,
         probe_within_s: float = PROBE_WITHIN_S,
     ) -> None:
-        """Without `sends` a ring does nothing, because the ledger has notified already."""
+        """Without `sends` `notify` does nothing, because the ledger has notified already."""
         if find_spec("psycopg") is None:
             raise EnvironmentFault(
                 "expected the package psycopg, which reaches PostgreSQL, found it missing.",
@@ -67,18 +67,18 @@ class PostgresNotifier:
         self._sends = sends
         self._probe_every_s = probe_every_s
         self._probe_within_s = probe_within_s
-        self._mouth: Connection | None = None
-        self._ringing = Breaker("ringing with NOTIFY")
-        self._notifying = NotifyingThread(self._ringing, self._send, self._hang_up)
-        self._hearing = Breaker("listening to the database")
-        self._near = LocalNotifier(rung=False)
-        self._stop = LocalNotifier(rung=False)
+        self._sender: Connection | None = None
+        self._notify_breaker = Breaker("notifying through PostgreSQL")
+        self._notifying = NotifyingThread(self._notify_breaker, self._send, self._hang_up)
+        self._listen_breaker = Breaker("listening to the database")
+        self._near = LocalNotifier(notified=False)
+        self._stop = LocalNotifier(notified=False)
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def failures(self) -> int:
-        return self._ringing.failures + self._hearing.failures
+        return self._notify_breaker.failures + self._listen_breaker.failures
 
     def notify(self, priority: int = 0) -> None:
         if self._sends:
@@ -90,8 +90,8 @@ class PostgresNotifier:
             self._thread.start()
         return self._near.fileno()
 
-    def hear(self) -> None:
-        self._near.hear()
+    def clear(self) -> None:
+        self._near.clear()
 
     def close(self) -> None:
         if self._closed.is_set():
@@ -117,22 +117,22 @@ class PostgresNotifier:
         )
 
     def _send(self, levels: Collection[int]) -> None:
-        """Notices have no order among them: one stands for all that were rung."""
+        """Notices have no order among them: one stands for all."""
         import psycopg
 
-        if self._mouth is not None:
+        if self._sender is not None:
             try:
-                self._mouth.execute("SELECT pg_notify(%s, '')", (CHANNEL,))
+                self._sender.execute("SELECT pg_notify(%s, '')", (CHANNEL,))
                 return
-            except psycopg.OperationalError:  # most likely a restart since the last ring
+            except psycopg.OperationalError:  # most likely a restart since the last notice
                 self._hang_up()
-        self._mouth = self._connect()
-        self._mouth.execute("SELECT pg_notify(%s, '')", (CHANNEL,))
+        self._sender = self._connect()
+        self._sender.execute("SELECT pg_notify(%s, '')", (CHANNEL,))
 
     def _hang_up(self) -> None:
-        if self._mouth is not None:
-            self._mouth.close()
-            self._mouth = None
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
 
     def _run(self) -> None:
         """Listen until the notifier is closed, whatever happens to the connection."""
@@ -141,14 +141,14 @@ class PostgresNotifier:
                 with self._connect() as connection:
                     self._attend(connection)
             except Exception as e:  # nothing may depend on a notifier, so nothing may end it
-                self._hearing.failed(e)
+                self._listen_breaker.failed(e)
                 first_s, most_s = BACKOFF_S
-                delay_s = min(most_s, first_s * 2 ** min(self._hearing.in_a_row - 1, 16))
+                delay_s = min(most_s, first_s * 2 ** min(self._listen_breaker.in_a_row - 1, 16))
                 self._closed.wait(delay_s * uniform(0.5, 1.0))
         self._stop.close()
 
     def _attend(self, connection: Connection) -> None:
-        """Pass notices on until the notifier is closed, or is found to be deaf."""
+        """Pass notices on until the notifier is closed, or notices do not arrive."""
         from psycopg.sql import SQL, Identifier
 
         # A channel of its own, so that probes wake nobody else.
@@ -159,21 +159,21 @@ class PostgresNotifier:
         poll = select.poll()  # `select` fails in a process that has a thousand files open
         poll.register(connection, select.POLLIN)
         poll.register(self._stop, select.POLLIN)
-        probe_at_s, heard_by_s = 0.0, inf
+        probe_at_s, notice_by_s = 0.0, inf
         while not self._closed.is_set():
             now_s = time.monotonic()
-            if now_s >= heard_by_s:
-                raise Deaf(self._probe_within_s)
+            if now_s >= notice_by_s:
+                raise NotDelivered(self._probe_within_s)
             if now_s >= probe_at_s:
                 self._probe(own)
                 probe_at_s = now_s + self._probe_every_s
-                heard_by_s = min(heard_by_s, time.monotonic() + self._probe_within_s)
-            wait_s = max(0.0, min(probe_at_s, heard_by_s) - time.monotonic())
+                notice_by_s = min(notice_by_s, time.monotonic() + self._probe_within_s)
+            wait_s = max(0.0, min(probe_at_s, notice_by_s) - time.monotonic())
             poll.poll(wait_s * 1000)
             for notice in connection.notifies(timeout=0):
                 if notice.channel == own:
-                    heard_by_s = inf
-                    self._hearing.succeeded()
+                    notice_by_s = inf
+                    self._listen_breaker.succeeded()
                 else:
                     self._near.notify()
 

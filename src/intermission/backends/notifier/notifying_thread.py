@@ -1,6 +1,6 @@
-"""The far half of a notifier: a thread that talks to a server, so that whoever rings never waits.
+"""The far half of a notifier: a thread that talks to a server, so that no caller waits.
 
-What is rung while it talks becomes one more ring. It must never let an exception out.
+What comes while it talks becomes one more hint. It must never let an exception out.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection
 from intermission.backends.notifier.breaker import Breaker
 
 CLOSE_S = 2.0
-"""How long the end of a process may wait for its last ring to be sent."""
+"""How long the end of a process may wait for its last hint to be sent."""
 log = logging.getLogger(__name__)
 
 
 class NotifyingThread:
-    """Sends what is rung, as long as its breaker allows it. The thread starts at the first ring."""
+    """Sends hints as long as its breaker allows it. The thread starts with the first."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class NotifyingThread:
         send: Callable[[Collection[int]], None],
         hang_up: Callable[[], None],
     ) -> None:
-        """`send` gets the priorities that were rung, as -1, 0 or 1; one thread calls both."""
+        """`send` gets the priorities of the hints, as -1, 0 or 1; one thread calls both."""
         self._breaker = breaker
         self._send = send
         self._hang_up = hang_up
@@ -71,7 +71,7 @@ class NotifyingThread:
         try:
             self._send(levels)
         except Exception as e:  # whatever a driver raises: it was only a hint
-            log.debug("a ring was lost", exc_info=True)
+            log.debug("a hint was lost", exc_info=True)
             self._breaker.failed(e)
         else:
             self._breaker.succeeded()

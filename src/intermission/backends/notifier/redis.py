@@ -2,7 +2,7 @@
 
 Three streams, so that a flood of unimportant hints pushes no important one out. Workers read as
 consumers of their fleet's group, so that a hint wakes the one who has waited longest, and not all
-of them. A hint is acknowledged when its listener has heard it; one that a dead or busy worker
+of them. A hint is acknowledged when its listener has taken it; one that a dead or busy worker
 took is claimed by another. A server that fails is left alone for a while by a breaker.
 """
 
@@ -34,8 +34,8 @@ STREAMS = {
 }
 LENGTH_MAX = 1000
 BLOCK_S = 2.0
-UNHEARD_S = 5.0
-"""How long a hint may lie with a worker that has not heard it, until another takes it over."""
+UNTAKEN_S = 5.0
+"""How long a hint may lie with a worker that has not taken it, until another takes it over."""
 FORGOTTEN_S = 3600.0
 """How long a consumer is silent that nobody will miss; one that reads again is made again."""
 RETRY_S = 0.2
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class RedisNotifier:
-    """Of the idle listeners of a fleet, one hears a ring."""
+    """Of the idle listeners of a fleet, one gets a hint."""
 
     def __init__(
         self,
@@ -53,19 +53,19 @@ class RedisNotifier:
         *,
         fleet: str = "intermission",
         open_s: float = OPEN_S,
-        unheard_s: float = UNHEARD_S,
+        untaken_s: float = UNTAKEN_S,
     ) -> None:
         """`fleet` names the consumer group; `open_s` is how long the breaker stays open."""
-        self._speaking = client(url, TIMEOUT_S)
+        self._sender = client(url, TIMEOUT_S)
         self._listening = client(url, BLOCK_S + TIMEOUT_S)
         self.fleet = fleet
-        self._unheard_s = unheard_s
+        self._untaken_s = untaken_s
         self._me = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
-        self._ringing = Breaker("ringing with Redis", open_s=open_s)
-        self._notifying = NotifyingThread(self._ringing, self._send, self._speaking.close)
-        self._hearing = Breaker("listening to Redis", open_s=open_s)
-        self._near = LocalNotifier(rung=False)
-        self._heard = threading.Event()
+        self._notify_breaker = Breaker("notifying through Redis", open_s=open_s)
+        self._notifying = NotifyingThread(self._notify_breaker, self._send, self._sender.close)
+        self._listen_breaker = Breaker("listening to Redis", open_s=open_s)
+        self._near = LocalNotifier(notified=False)
+        self._taken = threading.Event()
         self._closed = threading.Event()
         self._connection_id: int | None = None
         self._look_at_s = 0.0
@@ -73,7 +73,7 @@ class RedisNotifier:
 
     @property
     def failures(self) -> int:
-        return self._ringing.failures + self._hearing.failures
+        return self._notify_breaker.failures + self._listen_breaker.failures
 
     def notify(self, priority: int = 0) -> None:
         self._notifying.notify(priority)
@@ -84,23 +84,23 @@ class RedisNotifier:
             self._thread.start()
         return self._near.fileno()
 
-    def hear(self) -> None:
-        self._near.hear()
-        self._heard.set()
+    def clear(self) -> None:
+        self._near.clear()
+        self._taken.set()
 
     def close(self) -> None:
         if self._closed.is_set():
             return
         self._closed.set()
-        self._heard.set()
+        self._taken.set()
         if self._thread is not None:
             self._unblock(self._thread)
         self._notifying.close()
-        self._speaking.close()
+        self._sender.close()
         self._near.close()
 
     def _send(self, levels: Collection[int]) -> None:
-        with self._speaking.pipeline(transaction=False) as pipeline:
+        with self._sender.pipeline(transaction=False) as pipeline:
             for level in levels:
                 pipeline.xadd(STREAMS[level], {"hint": ""}, maxlen=LENGTH_MAX, approximate=True)
             pipeline.execute()
@@ -111,7 +111,7 @@ class RedisNotifier:
         while thread.is_alive() and time.monotonic() < give_up_s:
             try:
                 if self._connection_id is not None:
-                    self._speaking.client_unblock(self._connection_id)
+                    self._sender.client_unblock(self._connection_id)
             except Exception:  # then the read ends by itself, soon after
                 self._connection_id = None
             thread.join(0.02)
@@ -126,14 +126,14 @@ class RedisNotifier:
                     self._near.notify()
                 joined = True
                 taken = self._take()
-                self._hearing.succeeded()
+                self._listen_breaker.succeeded()
                 if taken:
-                    self._wait_until_heard()
+                    self._wait_until_taken()
                     self._acknowledge(taken)
             except Exception as e:  # nothing may depend on a notifier, so nothing may end it
                 joined = False
-                self._hearing.failed(e)
-                self._closed.wait(self._hearing.wait_s or RETRY_S * uniform(0.5, 1.5))
+                self._listen_breaker.failed(e)
+                self._closed.wait(self._listen_breaker.wait_s or RETRY_S * uniform(0.5, 1.5))
         self._leave()
 
     def _join(self) -> None:
@@ -158,43 +158,43 @@ class RedisNotifier:
         All that lie there at once: who was too busy for them has asked the ledger since.
         """
         if time.monotonic() >= self._look_at_s:
-            self._look_at_s = time.monotonic() + self._unheard_s
-            if unheard := self._take_over():
-                return unheard
+            self._look_at_s = time.monotonic() + self._untaken_s
+            if untaken := self._take_over():
+                return untaken
         found: Any = self._listening.xreadgroup(
             self.fleet,
             self._me,
             dict.fromkeys(STREAMS.values(), ">"),
             count=LENGTH_MAX,
-            block=int(min(BLOCK_S, self._unheard_s) * 1000),
+            block=int(min(BLOCK_S, self._untaken_s) * 1000),
         )
         return {stream: [hint for hint, _ in hints] for stream, hints in found or ()}
 
     def _take_over(self) -> dict[str, list[Any]]:
-        unheard: dict[str, list[Any]] = {}
+        untaken: dict[str, list[Any]] = {}
         for stream in STREAMS.values():
             answer: Any = self._listening.xautoclaim(
                 stream,
                 self.fleet,
                 self._me,
-                min_idle_time=int(self._unheard_s * 1000),
+                min_idle_time=int(self._untaken_s * 1000),
                 count=LENGTH_MAX,
                 justid=True,
             )
             if answer:
-                unheard[stream] = list(answer)
-        return unheard
+                untaken[stream] = list(answer)
+        return untaken
 
-    def _wait_until_heard(self) -> None:
+    def _wait_until_taken(self) -> None:
         """Take no more hints from others while this listener is busy with something else."""
-        self._heard.clear()
+        self._taken.clear()
         self._near.notify()
         if not self._closed.is_set():  # else `close` may have been faster, and was cleared
-            self._heard.wait()
+            self._taken.wait()
 
     def _acknowledge(self, taken: dict[str, list[Any]]) -> None:
-        """Unless the notifier was closed over it: then it is somebody else's to hear."""
-        if self._near.rung:
+        """Unless the notifier was closed over it: then it is for another to take."""
+        if self._near.has_hint:
             return
         for stream, hints in taken.items():
             self._listening.xack(stream, self.fleet, *hints)

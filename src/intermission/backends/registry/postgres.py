@@ -113,7 +113,7 @@ class PostgresRegistry:
         row = self._read(lambda tx: tx.execute(sql, (prefix,)).fetchone())
         return None if row is None else (_worker(row[:11]), KeyRow(*row[11:]))
 
-    def hear(self, id: str, *, at_ms: int, slots: int, busy: int, version: str) -> None:
+    def seen(self, id: str, *, at_ms: int, slots: int, busy: int, version: str) -> None:
         sql = (
             "UPDATE intermission.registered_workers "
             "SET heard_ms = %s, slots = %s, busy = %s, version = %s WHERE id = %s"

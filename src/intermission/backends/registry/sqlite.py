@@ -95,7 +95,7 @@ class SqliteRegistry:
             ).fetchall()
         return (_worker(rows[0][:11]), KeyRow(*rows[0][11:])) if rows else None
 
-    def hear(self, id: str, *, at_ms: int, slots: int, busy: int, version: str) -> None:
+    def seen(self, id: str, *, at_ms: int, slots: int, busy: int, version: str) -> None:
         with self._transaction():
             self._db.execute(
                 "UPDATE workers SET heard_ms = ?, slots = ?, busy = ?, version = ? WHERE id = ?",
