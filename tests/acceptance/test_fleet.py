@@ -19,6 +19,7 @@ import pytest
 from command_line import PIPELINES, TIMEOUT_S, Cli, in_sentence, until
 
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.ports.ledger import every_task
 from servers.postgres import Databases, PostgresServer, as_url
 
 
@@ -43,7 +44,7 @@ def states(cli: Cli) -> dict[str, str]:
 def tasks(cli: Cli, key: str) -> list[dict[str, Any]]:
     ledger = SqliteLedger(Path(cli.env["INTERMISSION_LEDGER"]))
     try:
-        return [asdict(row) for row in ledger.tasks(key)]
+        return [asdict(row) for row in every_task(ledger, key)]
     finally:
         ledger.close()
 

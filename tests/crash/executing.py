@@ -16,6 +16,7 @@ from launcher import until
 from intermission.backends.ledger.postgres import PostgresLedger
 from intermission.errors import LedgerError
 from intermission.model import Completion, Job, JobState, TaskState
+from intermission.ports.ledger import every_task
 from intermission.testing.jobs import chunks, completion, fan_job, submit
 from intermission.testing.ledger.history import Trail, check_history
 
@@ -106,4 +107,4 @@ class Executions:
         assert set(trail.ends.values()) == {1}
         (shown,) = self.ledger.jobs()
         assert shown.total(TaskState.DONE) == shown.total() == self.tasks + 2
-        assert {row.attempts for row in self.ledger.tasks(self.job.key)} == {0}
+        assert {row.attempts for row in every_task(self.ledger, self.job.key)} == {0}

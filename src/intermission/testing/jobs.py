@@ -27,7 +27,7 @@ from intermission.model import (
     identity,
 )
 from intermission.pipeline.graph import graph_of
-from intermission.ports.ledger import Ledger, output_of
+from intermission.ports.ledger import Ledger, every_task, output_of
 
 Chunks = Sequence[str]
 Plans = Mapping[str, Chunks]
@@ -207,4 +207,4 @@ def result_of(lease: Lease) -> str:
 
 def states_of(ledger: Ledger, made: Job) -> dict[str, TaskState]:
     """Every task of a job by its display name."""
-    return {row.name: row.state for row in ledger.tasks(made.key)}
+    return {row.name: row.state for row in every_task(ledger, made.key)}

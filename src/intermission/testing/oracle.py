@@ -30,7 +30,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_task
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks_in, tasks_of
 from intermission.testing.ledger.history import Trail
@@ -190,7 +190,7 @@ class Oracle:
                 assert seen == before.get(key), f"{key} changed, but nobody touched it"
 
     def _read(self, shown: JobRow) -> Seen:
-        rows = self._ledger.tasks(shown.job.key)
+        rows = every_task(self._ledger, shown.job.key)
         # When a retry is due is told by the wall clock, which may jump; the oracle has its own.
         told = (replace(row, ready_ms=None) if row.ready_ms else row for row in rows)
         return Seen(shown, {row.id: row for row in told})

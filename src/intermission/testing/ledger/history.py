@@ -14,7 +14,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ledger, every_task
 
 PAGE = 500
 
@@ -35,7 +35,7 @@ def check_history(ledger: Ledger) -> None:
     trail = Trail()
     trail.follow(ledger)
     for shown in ledger.jobs():
-        trail.check(shown, list(ledger.tasks(shown.job.key)))
+        trail.check(shown, list(every_task(ledger, shown.job.key)))
 
 
 class Trail:
