@@ -158,22 +158,6 @@ def test_a_source_is_read_in_the_version_it_was_planned_for(
     assert [path.name for path in tmp_path.iterdir()] == ["to"]
 
 
-def test_a_move_spares_what_was_written_meanwhile(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    version = store.create("a", b"old").version
-    copy = store._bucket.copy
-
-    def interrupted(name: str, to: str) -> None:
-        copy(name, to)
-        store.replace("a", b"new")
-
-    monkeypatch.setattr(store._bucket, "copy", interrupted)
-    with pytest.raises(AlreadyExists):
-        store.move("a", "b", if_version=version)
-    assert store.read("a") == b"new"
-
-
 def test_a_presigned_url_reads_the_object(store: ObjectStore) -> None:
     store.create("a b/ü?.json", BODY)
     with urllib.request.urlopen(store.presign("a b/ü?.json", expires_s=60)) as reply:

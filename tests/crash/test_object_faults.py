@@ -123,7 +123,6 @@ CALLS: dict[str, Call] = {
     "stat of nothing": Call({}, lambda s, v, f: s.stat("a"), {}),
     "list": Call(BOTH, lambda s, v, f: [one.key for one in s.list("")], BOTH),
     "move": Call(ONE, lambda s, v, f: s.move("a", "b"), {"b": SMALL}),
-    "move a version": Call(ONE, lambda s, v, f: s.move("a", "b", if_version=v), {"b": SMALL}),
     "move again": Call({"b": SMALL}, lambda s, v, f: s.move("a", "b"), {"b": SMALL}),
     "delete": Call(BOTH, lambda s, v, f: s.delete("a"), {"b/c": b""}),
     "presign": Call(ONE, lambda s, v, f: s.presign("a", expires_s=60)[:7], ONE),

@@ -75,10 +75,9 @@ class Store(Protocol):
         """Every object whose key starts with `prefix`, in key order."""
         ...
 
-    def move(self, key: str, to: str, *, if_version: str | None = None) -> None:
+    def move(self, key: str, to: str) -> None:
         """Rename an object; a repeat after a crash finds it moved and succeeds.
 
-        With `if_version`, only if the object still has that version, else `AlreadyExists`.
         Raises `NotFound` when neither is there. Not atomic on object stores.
         """
         ...

@@ -312,17 +312,6 @@ class StoreContract:
         assert [one.key for one in store.list("")] == ["b"]
         assert store.read("b") == b"body"
 
-    def test_move_can_insist_on_a_version(self, store: Store) -> None:
-        stale = store.create("a", b"first").version
-        version = store.replace("a", b"second").version
-        with pytest.raises(AlreadyExists):
-            store.move("a", "b", if_version=stale)
-        assert [(one.key, one.version) for one in store.list("")] == [("a", version)]
-        for _ in range(2):  # a repeat finds it moved, whatever the version is there
-            store.move("a", "b", if_version=version)
-            assert [one.key for one in store.list("")] == ["b"]
-        assert store.read("b") == b"second"
-
     def test_move_needs_one_of_the_two(self, store: Store) -> None:
         store.create("other", b"")
         with pytest.raises(NotFound, match="a"):

@@ -89,9 +89,7 @@ def _add_listing(router: APIRouter, shelf: OpenJobs, keys: Keys) -> None:
             keys.operator(request)
             asked = parse(rpc_schema.Move, body)
             key, to = checked_key(asked.key), checked_key(asked.to)
-            store = shelf.opened(job).area(area)
-            with _conditions(asked.if_version):
-                store.move(key, to, if_version=asked.if_version)
+            shelf.opened(job).area(area).move(key, to)
 
         body = await read_body(request, SMALL_BYTES)
         await to_thread.run_sync(act, body)

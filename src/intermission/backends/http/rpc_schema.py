@@ -258,7 +258,6 @@ class Move(Call):
 
     key: str
     to: str
-    if_version: str | None = None
 
 
 class Registration(Call):

@@ -140,8 +140,8 @@ class HttpStore:
         for line in body.splitlines():
             yield rpc_schema.stats.validate_json(line)
 
-    def move(self, key: str, to: str, *, if_version: str | None = None) -> None:
-        call = rpc_schema.Move(key=checked_key(key), to=checked_key(to), if_version=if_version)
+    def move(self, key: str, to: str) -> None:
+        call = rpc_schema.Move(key=checked_key(key), to=checked_key(to))
         body = call.model_dump_json().encode()
         doing = f"moving {key} to {to}"
         self._call(doing, "POST", self._path, lambda response: None, body=body)

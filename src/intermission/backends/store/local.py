@@ -142,14 +142,13 @@ class LocalStore:
             self._folders.check_above(f"{self._root}/{prefix}")
             yield from self._walk(folder, start)
 
-    def move(self, key: str, to: str, *, if_version: str | None = None) -> None:
+    def move(self, key: str, to: str) -> None:
         source, target = self._path(key), self._path(to)
         with self._faults(f"moving {key} to {to}"):
             if self._find(source) is None and self._find(target) is None:
                 raise missing(key, self._root)
             with self._locked():
                 if self._find(source) is not None:
-                    self._require(key, source, if_version)
                     self._folders.place(target, lambda: os.rename(source, target))
             # Also after a move that was found made: its maker may not have come this far.
             self._folders.sync_above(target)

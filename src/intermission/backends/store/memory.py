@@ -98,13 +98,11 @@ class MemoryStore:
             ]
         return iter([stat for _, stat in sorted(found)])
 
-    def move(self, key: str, to: str, *, if_version: str | None = None) -> None:
+    def move(self, key: str, to: str) -> None:
         checked_key(key)
         checked_key(to)
         with self._lock:
             found = self._objects.get(key)
-            if found is not None and if_version not in (None, found.stat.version):
-                raise changed(key, self.uri, is_there=True)
             if found is not None:
                 self._put(to, found.data)
                 if to != key:

@@ -210,15 +210,12 @@ class ObjectStore:
             if is_key(key):
                 yield _stat(key, found)
 
-    def move(self, key: str, to: str, *, if_version: str | None = None) -> None:
-        """A copy, then a delete. With `if_version` the source is looked at again in between."""
+    def move(self, key: str, to: str) -> None:
+        """A copy, then a delete."""
         name, target = self._name(key), self._name(to)
-        found = self._bucket.head(name)
         try:
-            if found is None:
+            if self._bucket.head(name) is None:
                 raise NoObject(f"there is no object {name}.")
-            if if_version not in (None, version_of(found)):
-                raise changed(key, self._uri, is_there=True)
             if name == target:
                 return
             self._bucket.copy(name, target)
@@ -226,10 +223,6 @@ class ObjectStore:
             if self._bucket.head(target) is None:
                 raise missing(key, self._uri) from None
             return
-        if if_version is not None:
-            found = self._bucket.head(name)
-            if found is not None and version_of(found) != if_version:
-                raise changed(key, self._uri, is_there=True)
         self._bucket.delete(name)
 
     def delete(self, key: str) -> None:
