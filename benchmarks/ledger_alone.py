@@ -30,7 +30,7 @@ def light(count: int, folder: Path) -> float:
     (plan,) = ledger.claim("bench", 1, lease_ttl_s=TTL_S)
     chunks = {"items": [f'{{"n":{n}}}' for n in range(count)]}
     tasks = expand(job, chunks, "items")
-    done = Completion(plan.task_id, plan.fence, "[]", tasks=tasks, plans=frozenset(chunks))
+    done = Completion(plan.task_id, plan.fence, "[]", tasks=list(tasks), plans=frozenset(chunks))
     ledger.complete([done])
     while leases := ledger.claim("bench", BATCH_MAX, lease_ttl_s=TTL_S):
         ledger.complete([Completion(lease.task_id, lease.fence, "null") for lease in leases])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from intermission import Chunk, Context, Pipeline, step
 
 
@@ -10,8 +12,9 @@ class Item(Chunk):
 
 
 @step(version=1)
-def items(count: int) -> list[Item]:
-    return [Item(n=n) for n in range(count)]
+def items(count: int) -> Iterator[Item]:
+    for n in range(count):
+        yield Item(n=n)
 
 
 @step(version=1, durable=False)

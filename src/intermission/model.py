@@ -7,7 +7,7 @@ nothing but the standard library and blake3, does no I/O and reads no clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from operator import attrgetter
@@ -473,10 +473,12 @@ class Completion:
     """The receipt was there before this attempt ran anything."""
     by_receipt: bool = False
     """No attempt was made: nobody holds the task, and its receipt stands."""
-    tasks: Iterable[Task] = ()
-    """What a plan's completion adds to the job."""
+    tasks: Sequence[Task] = ()
+    """The last page of what a plan adds to the job; the others came by `expand`."""
+    totals: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many tasks the steps have that are mapped over the plan; without, those of `tasks`."""
     plans: frozenset[str] = frozenset()
-    """The plans that were done when `tasks` was computed, this one included."""
+    """The plans that were done when its tasks were computed, this one included."""
     key: str | None = None
     """The task's key as its lease had it: a ledger restored from a copy may have given the
     task's id, and even the fence, to another task since. None where nobody knows."""

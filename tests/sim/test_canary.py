@@ -293,9 +293,8 @@ class GoesByTheWallClock(Watched):
 class AddsTwice(Watched):
     """A plan that runs again leaves what it found before."""
 
-    def _expand(self, job_id: int, step: int, completion: Completion) -> None:
-        self._add(job_id, completion.tasks)
-        self._recount(job_id)
+    def _close_plan(self, job_id: int, plan: int, completion: Completion) -> None:
+        self._add_page(job_id, plan, completion.tasks)
         self._after_change(job_id)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.engine import completion
 from intermission.engine.receipt import adopt
 from intermission.maintenance.redo import redo
-from intermission.model import Completion, JobState, Lease, Output, TaskState
+from intermission.model import Completion, FileRef, JobState, Lease, Output, TaskState
 from intermission.ports.slot_protocol import Failed
 from intermission.telemetry import listen
 from intermission.testing.faults import Crashed
@@ -251,13 +252,19 @@ def test_redo_runs_done_tasks_and_what_hangs_on_them_again(bench: Bench) -> None
 
 
 def test_a_result_too_large_for_a_receipt_is_read_from_its_file(bench: Bench) -> None:
-    bench.finish_all()
-    file = bench.receipt("audio").files[0]
-    text = completion.output_text(bench.store, Output("k", "7"), bench.scratch)
-    assert text == "7"
-    large = Output("k", "", (replace(file, name="result.json"),))
-    expected = bench.store.read(file.key).decode()
-    assert completion.output_text(bench.store, large, bench.scratch) == expected
+    small = completion.planned_chunks(bench.store, Output("k", '[{"n":1}]'), bench.scratch)
+    assert list(small) == ['{"n":1}']
+    for text, expected in (
+        ('[{"n":1},\n{"n":2},\n{"n":3}]', ['{"n":1}', '{"n":2}', '{"n":3}']),
+        ('[{"n":1}, {"n":2}]', ['{"n":1}', '{"n":2}']),
+        ('[{"n":1}]', ['{"n":1}']),
+        ("[]", []),
+    ):
+        data = text.encode()
+        bench.store.replace("plan.json", data)
+        ref = FileRef("result.json", "plan.json", len(data), sha256(data).hexdigest())
+        large = completion.planned_chunks(bench.store, Output("k", "", (ref,)), bench.scratch)
+        assert list(large) == list(large) == expected
 
 
 def test_completions_are_for_the_task_and_not_for_its_id(bench: Bench) -> None:

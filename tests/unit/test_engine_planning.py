@@ -10,7 +10,6 @@ import pytest
 from intermission import Chunk, Context, Pipeline, Source, step
 from intermission.engine.planning import (
     Keys,
-    chunks,
     expand,
     make_job,
     parts,
@@ -19,6 +18,7 @@ from intermission.engine.planning import (
     with_skipped,
 )
 from intermission.model import Job, Task, canonical
+from intermission.pipeline.chunk import parted
 
 SOURCE = Source("file:///talk.mp4", "f" * 64, 10, "v1")
 
@@ -191,8 +191,8 @@ def test_a_fan_in_with_gaps_is_another_task() -> None:
 
 
 def test_chunks_are_canonical_whatever_the_result_looked_like() -> None:
-    assert chunks('[{"b": 1, "a": 2}]') == ['{"a":2,"b":1}']
-    assert chunks("[]") == []
+    assert parted('[{"b": 1, "a": 2}]') == ['{"a":2,"b":1}']
+    assert parted("[]") == []
 
 
 def test_plans_are_found_in_the_order_of_the_graph() -> None:

@@ -109,6 +109,7 @@ class Shop:
         self.settings = Settings(slots=slots, retry_delays_s=(0.0,))
         place: Any = SimpleNamespace(
             folder=folder,
+            scratch=folder / "scratch",
             open_store=None,
             open_outputs=None,
             fetch_source=None,

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from engine_bench import Bench
 
-from intermission.engine.planning import Plans, chunks, plan_steps
+from intermission.engine.planning import Plans, plan_steps
 from intermission.model import Job, Receipt
 from intermission.operations.explain import forecast, lost_file, reason, receipts_of
+from intermission.pipeline.chunk import parted
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def plans(bench: Bench) -> Plans:
-    return {spec.name: chunks(bench.receipt(spec.name).result) for spec in plan_steps(bench.job)}
+    return {spec.name: parted(bench.receipt(spec.name).result) for spec in plan_steps(bench.job)}
 
 
 def lines(bench: Bench, job: Job | None = None) -> dict[str, tuple[bool, str]]:

@@ -13,7 +13,6 @@ import pytest
 from pydantic import BaseModel, Field, PlainSerializer, ValidationError, computed_field
 
 from intermission import Chunk, Context, File, Permanent, step
-from intermission.engine.planning import chunks
 from intermission.errors import UsageError
 from intermission.model import canonical
 from intermission.pipeline import Deferred, Step
@@ -120,8 +119,7 @@ def test_a_plan_may_be_empty_or_any_iterable(tmp_path: Path) -> None:
 def test_a_stored_plan_comes_apart_into_its_chunks(titles: list[str], tmp_path: Path) -> None:
     stored = titled.encode([Title(text=title) for title in titles], tmp_path)
     assert parted(stored) == [Title(text=title).canonical() for title in sorted(titles)]
-    assert chunks(stored) == parted(stored)
-    assert chunks(json.dumps(json.loads(stored))) == parted(stored)
+    assert parted(json.dumps(json.loads(stored))) == parted(stored)
 
 
 def test_a_chunk_twice_is_refused(tmp_path: Path) -> None:

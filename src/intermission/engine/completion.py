@@ -6,20 +6,20 @@ Shared by every host of a worker, and by the simulator.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
-from intermission.engine.planning import Plans, chunks, expand, plan_steps
+from intermission.engine.planning import Plans, expand, plan_steps
 from intermission.engine.receipt import (
     fetched_files,
     quarantine,
     receipt_key,
     withdraw,
 )
-from intermission.engine.run_task import result_text
 from intermission.errors import NotFound, StalePlans
 from intermission.model import (
     Completion,
@@ -30,11 +30,16 @@ from intermission.model import (
     Output,
     Receipt,
 )
+from intermission.pipeline.chunk import ChunkFile, parted
+from intermission.pipeline.context import RESULT_NAME
 from intermission.ports.ledger import Ledger, every_receipt, output_of
 from intermission.ports.slot_protocol import Failed
 from intermission.ports.store import Store
 from intermission.scratch import holding
 from intermission.telemetry import reached
+
+PAGE_TASKS = 1000
+"""As many tasks of a plan are added in one transaction."""
 
 
 def complete(
@@ -63,42 +68,55 @@ def complete(
     return accepted
 
 
+@holding()
 def _complete_plan(
     ledger: Ledger, store: Store, job: Job, lease: Lease, completion: Completion, scratch: Path
 ) -> bool:
+    """Add a plan's tasks a page at a time, and close it with the last one.
+
+    Each page is idempotent: after a crash, whoever has the plan next adds them again.
+    """
     while True:
-        planned = _with_tasks(ledger, store, job, lease, completion, scratch)
+        plans = _plans(ledger, store, job, lease, completion, scratch)
+        totals: Counter[str] = Counter()
+        tasks = expand(job, plans, lease.step)
+        page = list(islice(tasks, PAGE_TASKS))
+        while True:
+            reached("before-expand")
+            totals.update(task.step for task in page)
+            following = list(islice(tasks, PAGE_TASKS))
+            if not following or not ledger.expand(lease.task_id, lease.fence, page):
+                break  # the last page; or the lease is lost, or all of this was done before
+            page = following
+        closed = replace(completion, tasks=page, totals=dict(totals), plans=frozenset(plans))
         try:
-            (accepted,) = ledger.complete([planned])
+            (accepted,) = ledger.complete([closed])
         except StalePlans:  # another plan finished in between: compute the tasks again
             continue
         return accepted
 
 
-def _with_tasks(
+def _plans(
     ledger: Ledger, store: Store, job: Job, lease: Lease, completion: Completion, scratch: Path
-) -> Completion:
-    """A plan's completion, with the tasks that exist from now on."""
-    plans: dict[str, list[str]] = {}
-    for spec in plan_steps(job):
-        output = None if spec.name == lease.step else output_of(ledger, job.key, spec.name)
-        if output is not None:
-            plans[spec.name] = chunks(output_text(store, output, scratch))
+) -> Plans:
+    """The plans that are done, the one that ends now included."""
     receipt = completion.receipt
-    own = Output(lease.key, completion.result, receipt.files if receipt else ())
-    plans[lease.step] = chunks(output_text(store, own, scratch))
-    reached("before-expand")
-    tasks = expand(job, _ordered(job, plans), lease.step)
-    return replace(completion, tasks=tasks, plans=frozenset(plans))
+    plans: dict[str, Iterable[str]] = {}
+    for spec in plan_steps(job):
+        if spec.name == lease.step:
+            output = Output(lease.key, completion.result, receipt.files if receipt else ())
+        else:
+            output = output_of(ledger, job.key, spec.name)
+        if output is not None:
+            plans[spec.name] = planned_chunks(store, output, scratch)
+    return plans
 
 
-def _ordered(job: Job, plans: Plans) -> Plans:
-    return {spec.name: plans[spec.name] for spec in plan_steps(job) if spec.name in plans}
-
-
-@holding()
-def output_text(store: Store, output: Output, scratch: Path) -> str:
-    return output.result or result_text(output, fetched_files(store, output, scratch))
+def planned_chunks(store: Store, output: Output, scratch: Path) -> Iterable[str]:
+    """The chunks that a plan found, as canonical texts; walk along them while you hold them."""
+    if output.result:
+        return parted(output.result)
+    return ChunkFile(fetched_files(store, output, scratch)[RESULT_NAME])
 
 
 def failure(

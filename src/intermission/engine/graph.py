@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from intermission.model import EdgeKind, Job
 
@@ -38,3 +38,9 @@ def dependants(
         for name, indexes in reached.items()
         for index in ({EVERY} if EVERY in indexes else indexes)
     ]
+
+
+def made_of_all(job: Job, steps: Iterable[str]) -> list[str]:
+    """The steps that take all tasks of one of these, directly or not, upstream first."""
+    found = {name for step in steps for name, _ in dependants(job, step, EVERY, (EdgeKind.ALL,))}
+    return [spec.name for spec in job.steps if spec.name in found]

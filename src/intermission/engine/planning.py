@@ -26,10 +26,10 @@ from intermission.model import (
     identity_of_all,
 )
 from intermission.pipeline import Pipeline
-from intermission.pipeline.chunk import parted
 
-Plans = Mapping[str, Sequence[str]]
-"""The chunks of every plan that is done, as canonical texts in order, by the plan's name."""
+Plans = Mapping[str, Iterable[str]]
+"""The chunks of every plan that is done, as canonical texts in order, by the plan's name. They may
+be a million, so they are walked along as often as needed, and nobody keeps them."""
 
 
 def make_job(pipeline: Pipeline, source: Source, params: Mapping[str, Any]) -> Job:
@@ -44,13 +44,6 @@ def make_job(pipeline: Pipeline, source: Source, params: Mapping[str, Any]) -> J
         steps=pipeline.specs,
         output=pipeline.output,
     )
-
-
-def chunks(result: str) -> list[str]:
-    """A plan's stored result as the canonical texts of its chunks."""
-    if "\n" in result:  # as plans are stored: a million chunks are not parsed for nothing
-        return parted(result)
-    return [canonical(chunk) for chunk in json.loads(result)]
 
 
 def expand(job: Job, plans: Plans, new: str | None = None) -> Iterator[Task]:
@@ -113,7 +106,7 @@ class Keys:
             known[spec.name] = self._key(spec, chunk, known)
         return known[spec.name]
 
-    def along(self, specs: Sequence[StepSpec], texts: Sequence[str]) -> list[Iterator[str]]:
+    def along(self, specs: Sequence[StepSpec], texts: Iterable[str]) -> list[Iterator[str]]:
         """For each of these mapped steps, its keys on one chunk after the other."""
         streams: dict[str, Iterator[str]] = {}
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from intermission.composition.app import App
 from intermission.composition.locations import Location, identify_location
-from intermission.engine.completion import output_text
-from intermission.engine.planning import Plans, chunks, expand, make_job, plan_steps
+from intermission.engine.completion import planned_chunks
+from intermission.engine.planning import Plans, expand, make_job, plan_steps
 from intermission.engine.receipt import peek
 from intermission.errors import CorruptArtifact
 from intermission.model import Job, Output, Task
@@ -18,8 +18,10 @@ from intermission.operations import explain
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger, every_output
 from intermission.ports.store import Store
+from intermission.scratch import holding
 
 
+@holding()
 def forecast(
     app: App, pipeline: Pipeline, path: Location, params: Mapping[str, Any]
 ) -> tuple[Job, Iterator[tuple[Task, bool, str]]]:
@@ -50,7 +52,7 @@ def _ledger_outputs(ledger: Ledger | None, job: Job) -> dict[str, Output]:
 
 def _known_plans(store: Store, job: Job, scratch: Path, in_ledger: Mapping[str, Output]) -> Plans:
     """The chunks of every plan that is done, following plans that hang on plans."""
-    plans: dict[str, list[str]] = {}
+    plans: dict[str, Iterable[str]] = {}
     seen: set[str] = set()
     while True:
         named = {task.step: task.key for task in expand(job, plans)}
@@ -65,4 +67,4 @@ def _known_plans(store: Store, job: Job, scratch: Path, in_ledger: Mapping[str, 
                 output = Output(receipt.task_key, receipt.result, receipt.files)
             if output is not None:
                 with suppress(CorruptArtifact):  # then the plan has to run again
-                    plans[spec.name] = chunks(output_text(store, output, scratch))
+                    plans[spec.name] = planned_chunks(store, output, scratch)

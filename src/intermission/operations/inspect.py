@@ -5,19 +5,20 @@ Nothing here changes a ledger or a store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
 from intermission.backends.executor.slot import log_name
 from intermission.composition.event_log import events_after, timestamp
-from intermission.engine.completion import output_text
-from intermission.engine.planning import Keys, chunks, parts, plan_steps
+from intermission.engine.completion import planned_chunks
+from intermission.engine.planning import Keys, parts, plan_steps
 from intermission.engine.receipt import peek, receipt_key
 from intermission.model import FINISHED, Event, Reason, Receipt, TaskRow, TaskState
 from intermission.operations.explain import reason, receipts_of
 from intermission.operations.job_lookup import Found
 from intermission.ports.ledger import STUCK_HOSTS, every_task, output_of
+from intermission.scratch import holding
 
 
 def tasks_of(found: Found, states: Collection[TaskState]) -> Iterator[TaskRow]:
@@ -118,14 +119,15 @@ def _others(found: Found, row: TaskRow) -> list[Receipt]:
     return receipts_of(found.workspace.open_store(), row.step, besides=own)
 
 
+@holding()
 def _reason_now(found: Found, row: TaskRow) -> str:
     job, store = found.row.job, found.workspace.open_store()
     scratch = found.workspace.scratch
-    plans: dict[str, list[str]] = {}
+    plans: dict[str, Iterable[str]] = {}
     for spec in plan_steps(job):
         output = output_of(found.ledger, job.key, spec.name)
         if output is not None:
-            plans[spec.name] = chunks(output_text(store, output, scratch))
+            plans[spec.name] = planned_chunks(store, output, scratch)
     spec = job.step(row.step)
     now = parts(job, spec, Keys(job, plans).upstream(spec, row.chunk))
     return reason(row.chunk, now, _others(found, row))

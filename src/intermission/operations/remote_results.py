@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from intermission.model import (
     canonical,
 )
 from intermission.pipeline import Pipeline
-from intermission.pipeline.chunk import joined, ordered, parted
+from intermission.pipeline.chunk import Chunk, joined, ordered, parted
 
 CHECKED_AT_ONCE = 5_000
 
@@ -34,7 +35,9 @@ def checked_result(
     Without the pipeline's code here, which a newer worker may have alone, any JSON is taken.
     """
     if spec.kind is StepKind.PLAN:
-        return joined(_chunks(pipeline, spec, result))
+        texts = _chunks(spec, result)
+        check_plan(pipeline, spec, texts)
+        return joined(texts)
     try:
         if pipeline is None:
             json.loads(result)
@@ -57,23 +60,44 @@ def _why(e: Exception) -> str:
     return str(e)[:500]
 
 
-def _chunks(pipeline: Pipeline | None, spec: StepSpec, result: str) -> list[str]:
-    """The canonical texts of a plan's chunks, checked a part at a time: they may be a million."""
-    kind = None if pipeline is None else pipeline.steps[spec.name].plans
+def _chunks(spec: StepSpec, result: str) -> list[str]:
     try:
-        texts = parted(result) if "\n" in result else list(map(canonical, json.loads(result)))
-        for at in range(0, len(texts), CHECKED_AT_ONCE):
-            some = texts[at : at + CHECKED_AT_ONCE]
-            found = [canonical(json.loads(text)) for text in some]
-            if found != some or not all(text.startswith("{") for text in some):
-                raise ValueError("expected objects with sorted keys and no spaces, one a line")
-            if kind is not None and ordered(spec.name, map(kind.model_validate_json, some)) != some:
-                raise ValueError("expected chunks in the order of their fields")
+        return parted(result)
     except (ValueError, TypeError) as e:
         raise Refused(
             f"the result of {spec.name} is not a plan: {_why(e)}.",
             remedy="Return a list of the chunks, in the order of their fields.",
         ) from e
-    if len(set(texts)) != len(texts):
-        raise Refused(f"plan {spec.name} has a chunk more than once.")
-    return texts
+
+
+def check_plan(pipeline: Pipeline | None, spec: StepSpec, texts: Iterable[str]) -> None:
+    """Check the chunks of a plan, a part at a time: they may be a million. Raises `Refused`."""
+    kind = None if pipeline is None else pipeline.steps[spec.name].plans
+    seen: set[int] = set()
+    walk, last = iter(texts), list[str]()
+    try:
+        while some := list(islice(walk, CHECKED_AT_ONCE)):
+            found = [canonical(json.loads(text)) for text in some]
+            if found != some or not all(text.startswith("{") for text in some):
+                raise ValueError("expected objects with sorted keys and no spaces, one a line")
+            if kind is None:
+                count = len(seen) + len(some)
+                seen.update(map(hash, some))
+                is_twice = len(seen) != count
+            else:
+                part = [*last, *some]
+                is_twice = len(set(part)) != len(part)
+                if not is_twice and ordered(spec.name, _parsed(kind, part)) != part:
+                    raise ValueError("expected chunks in the order of their fields")
+            if is_twice:
+                raise Refused(f"plan {spec.name} has a chunk more than once.")
+            last = some[-1:]
+    except (ValueError, TypeError) as e:
+        raise Refused(
+            f"the result of {spec.name} is not a plan: {_why(e)}.",
+            remedy="Return a list of the chunks, in the order of their fields.",
+        ) from e
+
+
+def _parsed(kind: type[Chunk], texts: Iterable[str]) -> list[Chunk]:
+    return [kind.model_validate_json(text) for text in texts]

@@ -21,9 +21,11 @@ from intermission.model import (
     Completion,
     FileRef,
     Receipt,
+    StepKind,
 )
 from intermission.operations.held_tasks import HeldTask
-from intermission.operations.remote_results import Refused, checked_result
+from intermission.operations.remote_results import Refused, check_plan, checked_result
+from intermission.pipeline.chunk import ChunkFile
 from intermission.pipeline.context import RESULT_NAME, is_output_name
 from intermission.ports.store import Store
 
@@ -124,7 +126,10 @@ def result_of(held: HeldTask, result: str, files: Sequence[FileRef]) -> str:
             size_bytes=large.size_bytes,
             sha256=large.sha256,
         )
-        checked_result(pipeline, spec, path.read_text(), names)
+        if spec.kind is StepKind.PLAN:
+            check_plan(pipeline, spec, ChunkFile(path))
+        else:
+            checked_result(pipeline, spec, path.read_text(), names)
     return ""
 
 

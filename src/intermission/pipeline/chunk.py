@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
-from itertools import islice, pairwise
-from operator import lt
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WrapSerializer
@@ -56,26 +58,36 @@ def _is_plain(field: FieldInfo) -> bool:
 
 
 def ordered(step: str, chunks: Iterable[Chunk]) -> list[str]:
-    """The canonical texts of a plan's chunks, in field order. Refuses a duplicate."""
-    chunks = list(chunks)
-    values = [chunk.__dict__ for chunk in chunks]
-    fields = [tuple(value.values()) for value in values]
-    kinds = set(map(type, chunks))
-    template = _template(*kinds) if len(kinds) == 1 else None
-    if template is None:
-        texts = [chunk.canonical() for chunk in chunks]
-    else:
-        texts = [template % value for value in values]
-        if all(map(lt, fields, islice(fields, 1, None))):
-            return texts  # as most plans come: each after the other, and so each once
-    return _sorted(step, fields, texts)
+    """The canonical texts of a plan's chunks, in field order. Refuses a duplicate.
+
+    A million chunks mostly come in order, one by one: then none is kept but for its text.
+    """
+    texts: list[str] = []
+    last: tuple[Any, ...] | None = None
+    walk = iter(chunks)
+    for chunk in walk:
+        fields = tuple(chunk.__dict__.values())
+        texts.append(chunk.canonical())
+        if last is not None and not _follows(last, fields):
+            if not isinstance(chunks, Sequence):
+                chunks = [*map(type(chunk).model_validate_json, texts), *walk]
+            return _sorted(step, chunks)
+        last = fields
+    return texts
 
 
-def _sorted(step: str, fields: list[tuple[Any, ...]], texts: list[str]) -> list[str]:
-    rows = list(zip(fields, texts, strict=True))
+def _follows(last: tuple[Any, ...], fields: tuple[Any, ...]) -> bool:
+    try:
+        return last < fields
+    except TypeError:  # fields that do not compare, such as None beside a number
+        return False
+
+
+def _sorted(step: str, chunks: Sequence[Chunk]) -> list[str]:
+    rows = [(tuple(chunk.__dict__.values()), chunk.canonical()) for chunk in chunks]
     try:
         rows.sort()
-    except TypeError:  # fields that do not compare, such as None beside a number
+    except TypeError:
         rows.sort(key=lambda row: row[1])
     texts = [text for _, text in rows]
     for previous, text in pairwise(texts):
@@ -93,5 +105,24 @@ def joined(texts: Iterable[str]) -> str:
 
 
 def parted(result: str) -> list[str]:
-    """The texts that `joined` put together. No canonical text has a line break in it."""
-    return result[1:-1].split(",\n") if result != "[]" else []
+    """The canonical texts of the chunks in a plan's stored result."""
+    if "\n" not in result:
+        return [canonical(chunk) for chunk in json.loads(result)]
+    return result[1:-1].split(",\n")  # no canonical text has a line break in it
+
+
+@dataclass(frozen=True)
+class ChunkFile:
+    """The chunks in a plan's result that is a file, read each time somebody walks along them."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[str]:
+        with self.path.open() as file:
+            first = file.readline()
+            if not first.endswith("\n"):
+                yield from parted(first)
+                return
+            yield first.strip("[,\n")
+            for line in file:  # a chunk a line, each an object in braces
+                yield line.strip("],\n")

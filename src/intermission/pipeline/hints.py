@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import re
 import typing
 from types import NoneType, UnionType
@@ -23,6 +24,12 @@ def without_none(hint: Any) -> Any:
 def list_item(hint: Any) -> Any:
     """X for `list[X]`, else None."""
     return get_args(hint)[0] if get_origin(hint) is list and get_args(hint) else None
+
+
+def yielded_item(hint: Any) -> Any:
+    """X for `Iterator[X]` and `Iterable[X]`, else None."""
+    origins = (collections.abc.Iterator, collections.abc.Iterable)
+    return get_args(hint)[0] if get_origin(hint) in origins and get_args(hint) else None
 
 
 def type_name(hint: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
@@ -18,7 +18,7 @@ from intermission.model import Groups, Source, canonical
 from intermission.pipeline.chunk import Chunk, joined, ordered
 from intermission.pipeline.context import Context, is_output_name
 from intermission.pipeline.file import Kept
-from intermission.pipeline.hints import list_item, type_name
+from intermission.pipeline.hints import list_item, type_name, yielded_item
 
 
 class Step:
@@ -123,7 +123,11 @@ class Step:
 
     @cached_property
     def returns(self) -> Any:
-        return self.hints.get("return", NoneType)
+        """What steps downstream get: a list, where a plan yields its chunks one by one."""
+        hint = self.hints.get("return", NoneType)
+        chunk = yielded_item(hint)
+        is_plan = isinstance(chunk, type) and issubclass(chunk, Chunk)
+        return list[chunk] if is_plan else hint
 
     @cached_property
     def plans(self) -> type[Chunk] | None:
@@ -180,8 +184,7 @@ class Step:
             return "null"
         try:
             if self.plans is not None:
-                chunks = self._result.validate_python(result)
-                return joined(ordered(self.name, chunks))
+                return joined(ordered(self.name, self._chunks(result)))
             data = self._result.dump_json(
                 result, context=Kept(folder), warnings="error", by_alias=True, round_trip=True
             )
@@ -195,6 +198,12 @@ class Step:
                 remedy="Return what the step's signature says.",
             ) from e
         return data.decode()
+
+    def _chunks(self, result: Any) -> Iterable[Chunk]:
+        if not isinstance(result, Iterator):
+            return self._result.validate_python(result)
+        (kind,) = typing.get_args(self.returns)
+        return (kind.model_validate(chunk) for chunk in result)
 
     def decode(self, text: str, files: Mapping[str, Path]) -> Any:
         """A stored result as the value a downstream step gets."""

@@ -112,6 +112,16 @@ class Ledger(Protocol):
         """
         ...
 
+    def expand(self, task_id: int, fence: int, tasks: Sequence[Task]) -> bool:
+        """Add a page of what a plan found, before `complete` closes it; one transaction.
+
+        Idempotent by (job, step, index): a task that is there under the same key stays, under
+        another it starts afresh, and what was made of all tasks of its step is blocked again. What
+        was added may start at once; a fan-in can't before the plan is done. False when the fence
+        is no longer current, or the plan has ended.
+        """
+        ...
+
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         """Record ends, unblock what waited for them, add what plans found: one transaction.
 
@@ -119,8 +129,8 @@ class Ledger(Protocol):
         one whose fence is no longer current. Raises `StalePlans` and changes nothing when a
         completion's `plans` are not the plans done by now. A late completion of an
         `abandoned` task nobody claimed since is accepted, and so is one `by_receipt` of a task
-        that is claimable. A plan that runs again replaces
-        the tasks it added before: equal keys stay as they are, the others start afresh.
+        that is claimable. A plan's completion adds its
+        last page as `expand` does, and removes tasks beyond `totals`: those of an earlier run.
         """
         ...
 

@@ -7,7 +7,6 @@ server answers a repeat as it answered the first.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -86,9 +85,11 @@ class HttpLedger:
             within_s=lease_ttl_s * _RENEW_SHARE,
         )
 
+    def expand(self, task_id: int, fence: int, tasks: Sequence[Task]) -> bool:
+        return self._call(rpc_schema.Expand(task_id=task_id, fence=fence, tasks=list(tasks)))
+
     def complete(self, done: Sequence[Completion]) -> list[bool]:
-        ends = [replace(one, tasks=list(one.tasks)) for one in done]
-        return self._call(rpc_schema.Complete(done=ends))
+        return self._call(rpc_schema.Complete(done=list(done)))
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
         return self._call(rpc_schema.Fail(failures=list(failures)))

@@ -84,6 +84,12 @@ class Renew(Call):
     lease_ttl_s: Seconds
 
 
+class Expand(Call):
+    task_id: Number
+    fence: Number
+    tasks: list[Task]
+
+
 class Complete(Call):
     done: list[Completion]
 
@@ -224,6 +230,7 @@ METHODS: Mapping[str, Method] = {
     for method in (
         _method(Claim, list[Lease]),
         _method(Renew, Renewal),
+        _method(Expand, bool),
         _method(Complete, list[bool]),
         _method(Fail, list[TaskState | None]),
         _method(Release, int),

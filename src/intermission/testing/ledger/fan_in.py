@@ -104,7 +104,7 @@ class FanIn(Suite):
     def test_the_order_of_planned_tasks_does_not_matter(self, ledger: Ledger) -> None:
         made = submit(ledger, chain_job())
         done = completion(ledger, made, take_one(ledger), chunks(2))
-        backwards = (task for task in reversed(list(done.tasks)))
+        backwards = list(reversed(done.tasks))
         assert ledger.complete([replace(done, tasks=backwards)]) == [True]
         assert states_of(ledger, made) == {
             "cut": D,

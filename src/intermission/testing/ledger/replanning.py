@@ -58,6 +58,86 @@ def by_name(ledger: Ledger, made: Job) -> dict[str, TaskRow]:
 
 
 class Replanning(Suite):
+    def test_a_plan_comes_in_pages_and_is_closed_by_its_completion(self, ledger: Ledger) -> None:
+        made = submit(ledger, fan_job())
+        plan = take_one(ledger)
+        done = completion(ledger, made, plan, chunks(5))
+        pages = [done.tasks[:2], done.tasks[2:4], done.tasks[4:]]
+        place = plan.task_id, plan.fence
+        for page in (pages[0], pages[0], pages[1]):
+            assert ledger.expand(*place, page)
+        counts = job_row(ledger, made).counts
+        assert counts == {"cut": {TaskState.LEASED: 1}, "hear": {P: 4}}
+        early = take(ledger, 3)
+        assert [lease.index for lease in early] == [0, 1, 2]
+        finish(ledger, made, *early)
+        assert ledger.expand(*place, pages[0]), "again, after a crash"
+        totals = {"hear": 5}
+        assert ledger.complete([replace(done, tasks=pages[2], totals=totals)]) == [True]
+        assert not ledger.expand(*place, pages[0]), "it is closed"
+        shown = job_row(ledger, made).counts
+        assert shown == {"cut": {D: 1}, "hear": {D: 3, P: 2}, "join": {B: 1}}
+        finish(ledger, made, *take(ledger))
+        assert take_one(ledger).step == "join"
+
+    def test_a_fan_in_does_not_start_before_its_plan_is_closed(self, ledger: Ledger) -> None:
+        made = submit(ledger, fan_job())
+        plan = take_one(ledger)
+        done = completion(ledger, made, plan, chunks(2))
+        join = [task for task in done.tasks if task.step == "join"]
+        assert ledger.expand(plan.task_id, plan.fence, [*join, done.tasks[0]])
+        finish(ledger, made, take_one(ledger))
+        assert row(ledger, made, "join").state is B
+        assert ledger.rescue() == 0
+        assert take(ledger) == []
+        assert ledger.complete([done]) == [True]
+        finish(ledger, made, take_one(ledger))
+        assert take_one(ledger).step == "join"
+
+    def test_a_page_of_another_plan_replaces_and_blocks_what_was_made_of_all(
+        self, ledger: Ledger
+    ) -> None:
+        made = planned(ledger, fan_job(), 3)
+        finish(ledger, made, *take(ledger))
+        finish(ledger, made, take_one(ledger))
+        before = by_name(ledger, made)
+        ledger.invalidate([before["cut"].id], reason="gone")
+        plan = take_one(ledger)
+        done = completion(ledger, made, plan, chunks(3))
+        assert ledger.expand(plan.task_id, plan.fence, done.tasks)
+        assert by_name(ledger, made)["join"] == before["join"], "nothing is new"
+        other = completion(ledger, made, plan, [*chunks(1), *chunks(1, salt="other")])
+        assert ledger.expand(plan.task_id, plan.fence, other.tasks[:2])
+        states = states_of(ledger, made)
+        assert (states["hear[0]"], states["hear[1]"], states["join"]) == (D, P, B)
+        last = replace(other, tasks=other.tasks[2:], totals={"hear": 2})
+        assert ledger.complete([last]) == [True]
+        assert set(states_of(ledger, made)) == {"cut", "hear[0]", "hear[1]", "join"}
+        assert job_row(ledger, made).counts["hear"] == {D: 1, P: 1}
+        finish(ledger, made, take_one(ledger))
+        assert len(inputs_of(ledger, made, take_one(ledger))["hear"]) == 2
+
+    def test_a_page_of_a_lost_lease_is_refused(self, ledger: Ledger, clock: FakeClock) -> None:
+        made = submit(ledger, fan_job())
+        plan = take_one(ledger)
+        done = completion(ledger, made, plan, chunks(2))
+        clock.advance(61)
+        ledger.rescue()
+        assert ledger.expand(plan.task_id, plan.fence, done.tasks[:1]), "nobody has it since"
+        take_one(ledger, worker="w2")
+        assert not ledger.expand(plan.task_id, plan.fence, done.tasks)
+        assert not ledger.expand(99, 1, done.tasks)
+        assert list(states_of(ledger, made)) == ["cut", "hear[0]"]
+
+    def test_a_page_knows_of_inputs_that_stopped(self, ledger: Ledger) -> None:
+        made = job(step("audio"), plan("cut"), mapped("hear", "cut", one=["audio"]))
+        submit(ledger, made)
+        named = take_named(ledger)
+        done = completion(ledger, made, named["cut"], chunks(2))
+        fail(ledger, named["audio"], permanent=True)
+        assert ledger.expand(done.task_id, done.fence, done.tasks[:1])
+        assert row(ledger, made, "hear[0]").state is TaskState.CANCELLED
+
     def test_a_plan_that_did_not_know_of_another_is_stale(self, ledger: Ledger) -> None:
         made = submit(ledger, pair_job())
         plans = take_named(ledger)

@@ -147,8 +147,8 @@ class Machine(RuleBasedStateMachine):
         # A holder sends one result, if often: of two in one batch, nobody says which counts.
         first = {(done.task_id, done.fence): done for done in reversed(batch)}
         batch = [done for done in batch if first[done.task_id, done.fence] == done]
-        plans = [done for done in batch if self._is_plan(done) and not self._is_outdated(done)]
-        batch = [done for done in batch if not self._is_plan(done)]
+        plans = [done for done in batch if self.is_plan(done) and not self._is_outdated(done)]
+        batch = [done for done in batch if not self.is_plan(done)]
         if plans and self._is_stale(plans[0]):
             self._expect_stale([*batch, plans[0]])
             return
@@ -170,7 +170,7 @@ class Machine(RuleBasedStateMachine):
             self.oracle.accepted = accepted
             assert self.ledger.complete(batch) == expected
 
-    def _is_plan(self, done: Completion) -> bool:
+    def is_plan(self, done: Lease | Completion) -> bool:
         seen = self.oracle.job_of(done.task_id)
         if seen is None:
             return False

@@ -68,6 +68,26 @@ class Workers(Machine):
         if pick % 3:
             self.complete(self.prepared[-1:])
 
+    @step(pick=picks, count=st.integers(0, 3), other=st.booleans(), size=st.integers(1, 4))
+    def expand(self, pick: int, count: int, other: bool, size: int) -> None:
+        """Whoever has a plan adds a page of what it found, and may vanish before the others."""
+        plans = [one for one in self.leases[-RECENT:] if self.is_held(one) and self.is_plan(one)]
+        if not plans:
+            return self.proceed(pick)
+        lease = plans[pick % len(plans)]
+        seen = self.oracle.job_of(lease.task_id)
+        assert seen is not None
+        found = chunks(count, salt="other" if other else "")
+        done = completion(self.ledger, seen.job, lease, found)
+        first = pick // 4 % max(1, len(done.tasks))
+        with self.change(seen.job.key):
+            page = done.tasks[first : first + size]
+            assert self.ledger.expand(lease.task_id, lease.fence, page)
+        gone = self.leases[pick % len(self.leases)]
+        if not self.is_held(gone):
+            with self.change():
+                assert not self.ledger.expand(gone.task_id, gone.fence, done.tasks)
+
     @step(pick=picks, permanent=st.booleans(), delay_s=st.sampled_from([0.0, 5.0, 300.0]))
     def fail(self, pick: int, permanent: bool, delay_s: float) -> None:
         lease = self.pick(pick)

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from intermission.backends.ledger.postgres.reads import Reads
-from intermission.engine.graph import dependants
+from intermission.engine.graph import dependants, made_of_all
 from intermission.model import EdgeKind, Task, TaskState
 
 NOT_BLOCKED = [state for state in TaskState if state is not TaskState.BLOCKED]
@@ -53,30 +53,44 @@ class Dependencies(Reads):
             self._job(id, revision)
         return [id for id, _ in rows]
 
-    def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[dict[int, int], bool]:
-        """Insert tasks; how many of each step there are, and whether any of them is new."""
-        numbers = self._numbers(job_id)
-        states: dict[int, str] = {}
-        counts: dict[int, int] = {}
-        changed = False
+    def _add(self, job_id: int, tasks: Iterable[Task]) -> set[int]:
+        """Insert tasks in their order, and let those start that wait for nothing.
+
+        The steps of which any is new, or took the place of another.
+        """
+        changed: set[int] = set()
         added = iter(tasks)
         while batch := list(islice(added, _ADD_AT_ONCE)):
-            steps = [numbers[task.step] for task in batch]
-            for step in steps:
-                if step not in states:
-                    states[step] = self._first_state(job_id, step)
-                counts[step] = counts.get(step, 0) + 1
-            self._rows(
-                "insert_tasks",
-                job=job_id,
-                steps=steps,
-                indexes=[task.index for task in batch],
-                keys=[task.key for task in batch],
-                chunks=[task.chunk for task in batch],
-                states=[states[step] for step in steps],
-            )
-            changed |= self._rowcount > 0
-        return counts, changed
+            changed |= self._add_batch(job_id, batch)
+        return changed
+
+    def _add_batch(self, job_id: int, batch: Sequence[Task]) -> set[int]:
+        numbers = self._numbers(job_id)
+        where: dict[str, Span] = {}
+        for name in numbers:
+            indexes = [task.index for task in batch if task.step == name]
+            if indexes:
+                where[name] = min(indexes), max(indexes)
+        states = {name: self._first_state(job_id, numbers[name]) for name in where}
+        firsts, lasts = ([span[end] for span in where.values()] for end in (0, 1))
+        pages = {"steps": [numbers[name] for name in where], "firsts": firsts, "lasts": lasts}
+        before = set(self._rows("pages_now", job=job_id, **pages))
+        self._rows(
+            "insert_tasks",
+            job=job_id,
+            steps=[numbers[task.step] for task in batch],
+            indexes=[task.index for task in batch],
+            keys=[task.key for task in batch],
+            chunks=[task.chunk for task in batch],
+            states=[states[task.step] for task in batch],
+        )
+        after = set(self._rows("pages_now", job=job_id, **pages))
+        self._cancel_hopeless(job_id, where.items())
+        changed = {step for step, _, _ in after - before}
+        job = self._job(job_id)
+        waiting = [name for name in where if job.step(name).edges or numbers[name] in changed]
+        self._unblock([(job_id, numbers[name], where[name]) for name in waiting])
+        return changed
 
     def _first_state(self, job_id: int, step: int) -> str:
         """`pending` for a step whose tasks surely can start; the others are looked at later."""
@@ -121,17 +135,16 @@ class Dependencies(Reads):
 
     def _after_change(self, job_id: int) -> None:
         """Tasks came or were put back: which may start, which never will, has the job ended?"""
-        everywhere = [(spec.name, None) for spec in self._job(job_id).steps]
+        everywhere = [(spec.name, EVERY) for spec in self._job(job_id).steps]
         self._cancel_hopeless(job_id, everywhere)
         self._sweep(job_id)
 
-    def _cancel_hopeless(self, job_id: int, where: Iterable[tuple[str, int | None]]) -> None:
+    def _cancel_hopeless(self, job_id: int, where: Iterable[tuple[str, Span]]) -> None:
         """Cancel tasks whose inputs stopped; `where` is in the order of the graph."""
         ((stopped,),) = self._rows("any_stopped", job=job_id)
         if stopped:
             numbers = self._numbers(job_id)
-            for name, index in where:
-                first, last = _span(index)
+            for name, (first, last) in where:
                 self._rows(
                     "cancel_hopeless", job=job_id, step=numbers[name], first=first, last=last
                 )
@@ -147,7 +160,7 @@ class Dependencies(Reads):
         job = self._job(job_id)
         numbers = self._numbers(job_id)
         reached = dependants(job, job.steps[step].name, index, through_plans=True)
-        self._cancel_hopeless(job_id, reached)
+        self._cancel_hopeless(job_id, [(name, _span(at)) for name, at in reached])
         self._unblock([(job_id, numbers[dependant], _span(at)) for dependant, at in reached])
         self._settle([job_id])
 
@@ -180,9 +193,14 @@ class Dependencies(Reads):
             self._rows("job_restarts", job=job_id)
             self._after_change(job_id)
 
-    def _replanned(self, job_id: int, mapped: list[int]) -> None:
+    def _replanned(self, job_id: int, changed: Iterable[int]) -> None:
         """Chunks came or went: what was made of all of them, or is being made, starts again."""
+        names = self._made_of_all(job_id, changed)
+        for name in names:
+            self._put_back(job_id, name, None, "blocked", NOT_BLOCKED)
+        if names:
+            self._cancel_hopeless(job_id, [(name, EVERY) for name in names])
+
+    def _made_of_all(self, job_id: int, steps: Iterable[int]) -> list[str]:
         job = self._job(job_id)
-        for no in mapped:
-            for dependant, at in dependants(job, job.steps[no].name, None, (EdgeKind.ALL,)):
-                self._put_back(job_id, dependant, at, "blocked", NOT_BLOCKED)
+        return made_of_all(job, [job.steps[no].name for no in steps])

@@ -8,12 +8,13 @@ of two last inputs the second sees the first; a claim holds its tasks alone and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from intermission.backends.ledger.postgres.claims import Claims
-from intermission.backends.ledger.postgres.dependencies import NOT_BLOCKED
+from intermission.backends.ledger.postgres.dependencies import EVERY, NOT_BLOCKED
 from intermission.engine.graph import dependants
 from intermission.errors import StalePlans
 from intermission.model import (
@@ -88,8 +89,8 @@ class PostgresLedger(Claims):
         ((id,),) = rows
         self._keep(id, 0, spec)
         self._add(id, tasks)
-        if any(job.step(task.step).edges for task in tasks) or not tasks:
-            self._after_change(id)
+        if not tasks:
+            self._settle([id])
         return True
 
     def _update_limits(self, job: Job) -> None:
@@ -140,9 +141,7 @@ class PostgresLedger(Claims):
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         if not done:
             return []
-        # The transaction may have to be made again, and what a plan found may come only once.
-        kept = [replace(one, tasks=list(one.tasks)) if one.plans else one for one in done]
-        return self._change(lambda: self._complete(kept))
+        return self._change(lambda: self._complete(done))
 
     def _complete(self, done: Sequence[Completion]) -> list[bool]:
         self._lock_of([one.task_id for one in done])
@@ -172,11 +171,32 @@ class PostgresLedger(Claims):
         for job_id, step in {row[2:4] for row in rows}:
             if self._job(job_id).steps[step].kind is StepKind.PLAN:
                 id = next(row[0] for row in rows if row[2:4] == (job_id, step))
-                self._expand(job_id, step, next(one for one in done if one.task_id == id))
+                self._close_plan(job_id, step, next(one for one in done if one.task_id == id))
         return rows
 
-    def _expand(self, job_id: int, step: int, completion: Completion) -> None:
-        """Add what a finished plan found, unless another plan changed what there is to add."""
+    def expand(self, task_id: int, fence: int, tasks: Sequence[Task]) -> bool:
+        def work() -> bool:
+            self._lock_of([task_id])
+            rows = self._rows("can_expand", task=task_id, fence=fence)
+            for job_id, plan in rows:
+                self._add_page(job_id, plan, tasks)
+            return bool(rows)
+
+        return self._change(work)
+
+    def _add_page(self, job_id: int, plan: int, tasks: Sequence[Task]) -> None:
+        changed = self._add(job_id, tasks)
+        self._replanned(job_id, changed.intersection(self._mapped(job_id, plan)))
+
+    def _mapped(self, job_id: int, plan: int) -> list[int]:
+        steps = self._job(job_id).steps
+        return [no for no, spec in enumerate(steps) if spec.plan == steps[plan].name]
+
+    def _close_plan(self, job_id: int, plan: int, completion: Completion) -> None:
+        """Add what is left of a finished plan, unless another plan changed what there is to add.
+
+        From here on, what takes all tasks of a step that is mapped over it may start.
+        """
         job = self._job(job_id)
         plans = [no for no, spec in enumerate(job.steps) if spec.kind is StepKind.PLAN]
         found = self._rows("done_plans", job=job_id, plans=plans)
@@ -185,15 +205,17 @@ class PostgresLedger(Claims):
             raise StalePlans(
                 f"{', '.join(sorted(done))} are done, not {', '.join(sorted(completion.plans))}."
             )
-        mapped = [no for no, spec in enumerate(job.steps) if spec.plan == job.steps[step].name]
-        before = self._rows("chunks_now", job=job_id, steps=mapped)
-        counts, changed = self._add(job_id, completion.tasks)
+        self._add_page(job_id, plan, completion.tasks)
+        totals = completion.totals or Counter(task.step for task in completion.tasks)
+        mapped = self._mapped(job_id, plan)
         for no in mapped:
-            self._rows("delete_surplus", job=job_id, step=no, count=counts.get(no, 0))
-            changed |= self._rowcount > 0
-        if changed and self._rows("chunks_now", job=job_id, steps=mapped) != before:
-            self._replanned(job_id, mapped)
-        self._after_change(job_id)
+            count = totals.get(job.steps[no].name, 0)
+            self._rows("delete_surplus", job=job_id, step=no, count=count)
+            if self._rowcount > 0:
+                self._replanned(job_id, [no])
+        numbers = self._numbers(job_id)
+        names = self._made_of_all(job_id, mapped)
+        self._unblock([(job_id, numbers[name], EVERY) for name in names])
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
         return self._change(lambda: self._fail(failures)) if failures else []

@@ -74,10 +74,22 @@ SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = t.fen
     receipt = NULL, files = NULL, result = NULL, error = NULL, code = NULL, message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
 WHERE t.key <> excluded.key;
 
--- name: chunks_now
--- Another answer than before: a chunk came, went or is another.
-SELECT count(*), coalesce(sum(fence), 0) FROM intermission.tasks
-WHERE job_id = %(job)s AND step = ANY(%(steps)s::integer[]);
+-- name: can_expand
+-- Locked, so that nobody claims it before its page is there.
+SELECT job_id, step FROM intermission.tasks
+WHERE id = %(task)s AND fence = %(fence)s
+  AND state NOT IN ('blocked', 'done', 'failed', 'cancelled')
+FOR NO KEY UPDATE;
+
+-- name: pages_now
+-- Another answer than before: a chunk came or is another.
+SELECT w.step, t.n, t.fences
+FROM unnest(%(steps)s::integer[], %(firsts)s::integer[], %(lasts)s::integer[])
+    AS w (step, first, last)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS n, coalesce(sum(fence), 0) AS fences FROM intermission.tasks
+    WHERE job_id = %(job)s AND step = w.step AND idx BETWEEN w.first AND w.last
+) AS t;
 
 -- name: delete_surplus
 DELETE FROM intermission.tasks WHERE job_id = %(job)s AND step = %(step)s AND idx >= %(count)s;

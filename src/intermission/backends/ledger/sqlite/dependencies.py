@@ -16,7 +16,7 @@ from typing import Any
 from intermission.backends.ledger.sqlite.connection import transaction
 from intermission.backends.ledger.sqlite.queries import SQL, repeated
 from intermission.backends.ledger.sqlite.reads import Reads
-from intermission.engine.graph import dependants
+from intermission.engine.graph import dependants, made_of_all
 from intermission.model import EdgeKind, Task, TaskState
 
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -29,8 +29,6 @@ Row = tuple[Any, ...]
 """A task that is about to change: its id, then what its event will say (fence, job, step, state
 before, worker, message), then its index, its key and more."""
 _ID, _SAID = itemgetter(0), itemgetter(1, 2, 3, 4, 5, 6)
-Added = dict[tuple[int, str], int]
-"""How many tasks were added, by step and the state they start in."""
 Span = dict[str, int]
 """The chunks or tasks concerned: `first` to `last`, both included."""
 
@@ -91,22 +89,40 @@ class Dependencies(Reads):
             values |= {"worker": by or worker, "message": message}
             self._db.execute(SQL["insert_events"], values)
 
-    def _add(self, job_id: int, tasks: Iterable[Task]) -> tuple[Added, bool]:
-        """Insert tasks; what there is of each step, and whether any is new. Count them then."""
-        places = {
-            name: (step, self._first_state(job_id, step))
-            for name, step in self._numbers(job_id).items()
-        }
-        added: Added = defaultdict(int)
+    def _add(self, job_id: int, tasks: Iterable[Task]) -> set[int]:
+        """Insert tasks in their order, and let those start that wait for nothing.
 
-        def row(task: Task) -> tuple[Any, ...]:
-            here = places[task.step]
-            added[here] += 1
-            return here[0], task.index, task.key, task.chunk, here[1]
+        The steps of which any is new, or took the place of another.
+        """
+        places: dict[str, tuple[int, str]] = {}
+        where: dict[int, Span] = {}
+        page = list(tasks)
+        for name, step in self._numbers(job_id).items():
+            indexes = [task.index for task in page if task.step == name]
+            if indexes:
+                places[name] = step, self._first_state(job_id, step)
+                where[step] = {"first": min(indexes), "last": max(indexes)}
+        before = {step: self._page_now(job_id, step, where[step]) for step in where}
+        rows = (
+            (places[task.step][0], task.index, task.key, task.chunk, places[task.step][1])
+            for task in page
+        )
+        self._each("insert_tasks", rows, job_id, self._clock.now_ms())
+        changed: set[int] = set()
+        for step, state in places.values():
+            after = self._page_now(job_id, step, where[step])
+            if after != before[step]:
+                changed.add(step)
+                n = after[0] - before[step][0]
+                self._db.execute(SQL["add_count"], (job_id, step, state, n))
+        self._cancel_hopeless(job_id, [(name, where[step]) for name, (step, _) in places.items()])
+        for step, concerned in where.items():
+            self._unblock(job_id, step, concerned)
+        return changed
 
-        before = self._db.total_changes()
-        self._each("insert_tasks", map(row, tasks), job_id, self._clock.now_ms())
-        return added, self._db.total_changes() > before
+    def _page_now(self, job_id: int, step: int, concerned: Span) -> tuple[int, int]:
+        values = {"job": job_id, "step": step} | concerned
+        return self._db.execute(SQL["page_now"], values).fetchone()
 
     def _first_state(self, job_id: int, step: int) -> str:
         """`pending` for a step whose tasks surely can start; the others are looked at later."""
@@ -116,22 +132,6 @@ class Dependencies(Reads):
         values = {"job": job_id, "step": step}
         (ready,) = self._db.execute(SQL["satisfied"], values).fetchone()
         return "pending" if ready else "blocked"
-
-    def _count(self, job_id: int, added: Added, mapped: Iterable[int] = ()) -> None:
-        """Count tasks that were added; tasks of `mapped` may have gone. Neither leaves events."""
-        sql = "SELECT DISTINCT step FROM counts WHERE job_id = ?"
-        known = {step for (step,) in self._db.execute(sql, (job_id,))}
-        if known.isdisjoint([*mapped, *(step for step, _ in added)]):
-            sql = "INSERT INTO counts (job_id, step, state, n) VALUES (?, ?, ?, ?)"
-            for (step, state), n in added.items():
-                self._db.execute(sql, (job_id, step, state, n))
-        else:
-            self._recount(job_id)
-
-    def _recount(self, job_id: int) -> None:
-        self._db.execute("DELETE FROM counts WHERE job_id = ?", (job_id,))
-        self._db.execute(SQL["recount"], {"job": job_id})
-        self._mark_counted()
 
     def _unblock(self, job_id: int, step: int, span: Span) -> int:
         values = {"job": job_id, "step": step} | span | self._now()
@@ -173,17 +173,17 @@ class Dependencies(Reads):
 
     def _after_change(self, job_id: int) -> None:
         """Tasks came or were put back: which may start, which never will, has the job ended?"""
-        everywhere = [(spec.name, None) for spec in self._job(job_id).steps]
+        everywhere = [(spec.name, span(None)) for spec in self._job(job_id).steps]
         self._cancel_hopeless(job_id, everywhere)
         self._sweep(job_id)
 
-    def _cancel_hopeless(self, job_id: int, where: Iterable[tuple[str, int | None]]) -> None:
+    def _cancel_hopeless(self, job_id: int, where: Iterable[tuple[str, Span]]) -> None:
         """Cancel tasks whose inputs stopped; `where` is in the order of the graph."""
         (stopped,) = self._db.execute(SQL["any_stopped"], (job_id,)).fetchone()
         if stopped:
             numbers = self._numbers(job_id)
-            for name, index in where:
-                values = {"job": job_id, "step": numbers[name]} | span(index) | self._now()
+            for name, concerned in where:
+                values = {"job": job_id, "step": numbers[name]} | concerned | self._now()
                 self._db.execute(SQL["cancel_hopeless"], values)
 
     def _settle(self, job_id: int) -> None:
@@ -194,7 +194,7 @@ class Dependencies(Reads):
         job = self._job(job_id)
         numbers = self._numbers(job_id)
         reached = dependants(job, job.steps[step].name, index, through_plans=True)
-        self._cancel_hopeless(job_id, reached)
+        self._cancel_hopeless(job_id, [(name, span(at)) for name, at in reached])
         for dependant, at in reached:
             self._unblock(job_id, numbers[dependant], span(at))
         self._settle(job_id)
@@ -226,9 +226,13 @@ class Dependencies(Reads):
             self._db.execute(SQL["job_restarts"], {"job": job_id} | self._now())
             self._after_change(job_id)
 
-    def _replanned(self, job_id: int, mapped: list[int]) -> None:
+    def _replanned(self, job_id: int, changed: Iterable[int]) -> None:
         """Chunks came or went: what was made of all of them, or is being made, starts again."""
+        names = self._made_of_all(job_id, changed)
+        for name in names:
+            self._put_back(job_id, name, None, "blocked", NOT_BLOCKED)
+        self._cancel_hopeless(job_id, [(name, span(None)) for name in names])
+
+    def _made_of_all(self, job_id: int, steps: Iterable[int]) -> list[str]:
         job = self._job(job_id)
-        for no in mapped:
-            for dependant, at in dependants(job, job.steps[no].name, None, (EdgeKind.ALL,)):
-                self._put_back(job_id, dependant, at, "blocked", NOT_BLOCKED)
+        return made_of_all(job, [job.steps[no].name for no in steps])

@@ -8,13 +8,20 @@ events by itself.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from intermission.backends.ledger.sqlite.connection import translated
 from intermission.backends.ledger.sqlite.deletion import Deletion
-from intermission.backends.ledger.sqlite.dependencies import NOT_BLOCKED, Row, as_json, spans_of
+from intermission.backends.ledger.sqlite.dependencies import (
+    NOT_BLOCKED,
+    Row,
+    as_json,
+    span,
+    spans_of,
+)
 from intermission.backends.ledger.sqlite.limit_budget import LimitBudget
 from intermission.backends.ledger.sqlite.openings import Openings
 from intermission.backends.ledger.sqlite.queries import SQL
@@ -78,9 +85,9 @@ class SqliteLedger(Deletion):
                         SQL["insert_edge"],
                         (id, no, numbers[edge.upstream], edge.kind, plan and numbers[plan]),
                     )
-            added, _ = self._add(id, tasks)
-            self._count(id, added)
-            self._after_change(id)
+            self._add(id, tasks)
+            self._settle(id)
+            self._open_steps(id)
             return True
 
     def _class(self, job: Job, spec: StepSpec) -> int:
@@ -265,7 +272,7 @@ class SqliteLedger(Deletion):
         self._tell("done", rows, now_ms)
         for job_id, step in {row[2:4] for row in rows}:
             if self._job(job_id).steps[step].kind is StepKind.PLAN:
-                self._expand(job_id, step, done[0])  # a plan comes alone
+                self._close_plan(job_id, step, done[0])  # a plan comes alone
         return rows
 
     def _end(self, done: Sequence[Completion], now_ms: int) -> None:
@@ -280,8 +287,29 @@ class SqliteLedger(Deletion):
         rows = ((one.task_id, one.result, *_receipt(one.receipt), one.adopted) for one in done)
         self._each("complete", rows, now_ms)
 
-    def _expand(self, job_id: int, step: int, completion: Completion) -> None:
-        """Add what a finished plan found, unless another plan changed what there is to add."""
+    def expand(self, task_id: int, fence: int, tasks: Sequence[Task]) -> bool:
+        with self._transaction():
+            row = self._db.execute(SQL["can_expand"], (task_id, fence)).fetchone()
+            if row is None:
+                return False
+            job_id, plan = row
+            self._add_page(job_id, plan, tasks)
+            return True
+
+    def _add_page(self, job_id: int, plan: int, tasks: Sequence[Task]) -> None:
+        changed = self._add(job_id, tasks)
+        self._replanned(job_id, changed.intersection(self._mapped(job_id, plan)))
+        self._open_steps(job_id)
+
+    def _mapped(self, job_id: int, plan: int) -> list[int]:
+        steps = self._job(job_id).steps
+        return [no for no, spec in enumerate(steps) if spec.plan == steps[plan].name]
+
+    def _close_plan(self, job_id: int, plan: int, completion: Completion) -> None:
+        """Add what is left of a finished plan, unless another plan changed what there is to add.
+
+        From here on, what takes all tasks of a step that is mapped over it may start.
+        """
         job = self._job(job_id)
         plans = [no for no, spec in enumerate(job.steps) if spec.kind is StepKind.PLAN]
         found = self._db.execute(
@@ -292,20 +320,20 @@ class SqliteLedger(Deletion):
             raise StalePlans(
                 f"{', '.join(sorted(done))} are done, not {', '.join(sorted(completion.plans))}."
             )
-        mapped = [no for no, spec in enumerate(job.steps) if spec.plan == job.steps[step].name]
-        chunks = {"job": job_id, "steps": json.dumps(mapped)}
-        before = self._db.execute(SQL["chunks_now"], chunks).fetchone()
-        added, changed = self._add(job_id, completion.tasks)
-        counts = {no: n for (no, _), n in added.items()}
+        self._add_page(job_id, plan, completion.tasks)
+        totals = completion.totals or Counter(task.step for task in completion.tasks)
+        mapped = self._mapped(job_id, plan)
         for no in mapped:
-            surplus = {"job": job_id, "step": no, "count": counts.get(no, 0)}
-            self._db.execute(SQL["delete_surplus"], surplus)
-            changed |= self._db.changes() > 0
-        if changed:
-            if self._db.execute(SQL["chunks_now"], chunks).fetchone() != before:
-                self._replanned(job_id, mapped)
-            self._count(job_id, added, mapped)
-        self._after_change(job_id)
+            where = {"job": job_id, "step": no, "count": totals.get(job.steps[no].name, 0)}
+            surplus = self._db.execute(SQL["count_surplus"], where).fetchall()
+            if surplus:
+                self._db.execute(SQL["delete_surplus"], where)
+                for state, n in surplus:
+                    self._db.execute(SQL["add_count"], (job_id, no, state, -n))
+                self._replanned(job_id, [no])
+        numbers = self._numbers(job_id)
+        for name in self._made_of_all(job_id, mapped):
+            self._unblock(job_id, numbers[name], span(None))
 
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
         now = self._now()

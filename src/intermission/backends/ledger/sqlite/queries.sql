@@ -57,13 +57,25 @@ SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = fence
     result = NULL, error = NULL, code = NULL, message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = excluded.updated_ms
 WHERE key <> excluded.key;
 
--- name: chunks_now
--- Another answer than before: a chunk came, went or is another.
+-- name: can_expand
+SELECT job_id, step FROM tasks
+WHERE id = ? AND fence = ? AND state NOT IN ('blocked', 'done', 'failed', 'cancelled');
+
+-- name: page_now
+-- How many there are, and another sum than before where one was replaced.
 SELECT count(*), coalesce(sum(fence), 0) FROM tasks
-WHERE job_id = :job AND step IN (SELECT value FROM json_each(:steps));
+WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last;
+
+-- name: count_surplus
+SELECT state, count(*) FROM tasks WHERE job_id = :job AND step = :step AND idx >= :count
+GROUP BY state;
 
 -- name: delete_surplus
 DELETE FROM tasks WHERE job_id = :job AND step = :step AND idx >= :count;
+
+-- name: add_count
+INSERT INTO counts (job_id, step, state, n) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET n = n + excluded.n;
 
 -- name: last_event
 SELECT coalesce(max(seq), 0) FROM events;
@@ -84,10 +96,6 @@ SELECT job_id, step, was, -n FROM moves
 UNION ALL
 SELECT job_id, step, now, n FROM moves WHERE true
 ON CONFLICT DO UPDATE SET n = n + excluded.n;
-
--- name: recount
-INSERT INTO counts (job_id, step, state, n)
-SELECT job_id, step, state, count(*) FROM tasks WHERE job_id = :job GROUP BY step, state;
 
 -- name: active_jobs
 SELECT id FROM jobs INDEXED BY jobs_active
