@@ -41,7 +41,9 @@ def event(
     seq: int, now: str, *, at_s: float = 0, job: str = "j", was: str = "running", **more: object
 ) -> Event:
     fields = {"task": "hear[1]", "message": "ValueError: no", **more}
-    return Event(seq, START_MS + round(at_s * 1000), job, 1, was=was, now=now, **fields)  # type: ignore[arg-type]
+    step = str(fields.get("task") or "").partition("[")[0]
+    at_ms = START_MS + round(at_s * 1000)
+    return Event(seq, at_ms, job, 1, was=was, now=now, step=step, **fields)  # type: ignore[arg-type]
 
 
 def failing(seq: int, at_s: float, **more: object) -> Event:

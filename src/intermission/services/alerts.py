@@ -145,7 +145,7 @@ class Alerts:
             yield _exhausted(event, pipeline), event.job_key
         if event.now in _FAILED and "failures.pattern" in self.kinds:
             error = pattern_of(event.message or "")
-            key = identity(pipeline, _step(event), error)
+            key = identity(pipeline, event.step or "", error)
             if self._is_frequent(key, event.at_ms):
                 yield _pattern(event, pipeline, error), key
 
@@ -253,7 +253,7 @@ def _stuck(event: Event, pipeline: str, refusals: int) -> Alert:
 
 
 def _pattern(event: Event, pipeline: str, error: str) -> Alert:
-    step = _step(event)
+    step = event.step or ""
     return _alert(
         "failures.pattern",
         event,
@@ -262,7 +262,3 @@ def _pattern(event: Event, pipeline: str, error: str) -> Alert:
         f"{PATTERN_MS // 60_000} minutes in the same way: {event.message}",
         f"intermission failures --pipeline {pipeline} --step {step}",
     )
-
-
-def _step(event: Event) -> str:
-    return (event.task or "").partition("[")[0]

@@ -159,9 +159,9 @@ class Metrics:
             if event.now not in _ACTIVE:
                 del self._jobs[known.job.key]
             return
-        if event.task is None:
+        step = event.step
+        if step is None:
             return  # a task that a later plan did away with
-        step = event.task.partition("[")[0]
         if event.now in READY:
             self._ready_ms[event.task_id] = event.at_ms
         else:
