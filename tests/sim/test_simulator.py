@@ -40,7 +40,7 @@ from intermission.testing.simulator import (
     simulate,
 )
 
-CANARY_SEEDS = 150
+CANARY_SEEDS = 300
 WITHOUT_AN_ATTEMPT = (
     Reason.OTHER_VERSION,
     Reason.MISSING_PACKAGE,
@@ -82,7 +82,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return simulate(0, folder, ledgers_in(folder), faults=(), mixed=True).results
 
 
-@pytest.mark.parametrize("seed", seeds(range(200)))
+@pytest.mark.parametrize("seed", seeds(range(160)))
 def test_no_seed_breaks_the_promise(seed: int, scratch: Path, undisturbed: Results) -> None:
     simulate(seed, scratch, ledgers_in(scratch), expected=undisturbed)
 
@@ -238,23 +238,35 @@ HOST_FAULTS = ("scratch_full", "disk_error", "missing_package", "no_device", "cr
 
 
 @pytest.mark.parametrize(
-    ("module", "bug", "faults", "first", "complaint"),
+    ("places", "bug", "faults", "first", "complaint"),
     [
-        ((store_io, "commit"), overwriting, FAULTS, 4, "changed the standing receipt"),
-        ((StoreIO, "commit"), stubborn, FAULTS, 4, "the ledger has"),
-        ((store_io, "adopt"), forgetful, FAULTS, 1, "although it has a receipt"),
-        ((completion, "withdraw"), hasty, ("corrupt", "stall"), 37, "into quarantine"),
-        ((SharedJobs, "refuse"), leaving, HOST_FAULTS, 0, "ended with an error"),
-        ((maintenance_actor, "attempts_under_way"), careless, ("sweep", "stall"), 12, "collected"),
-        ((SharedJobs, "_refuse"), burning, ("upgrade",), 1, "by no fault of its own"),
-        ((slot, "host_fault"), blaming(PipelineError), ("upgrade",), 1, "by no fault of its own"),
-        ((slot, "host_fault"), blaming(StoreError), ("store_away",), 0, "by no fault of its own"),
-        ((slot, "host_fault"), blaming(OSError), HOST_FAULTS, 0, "by no fault of its own"),
-        ((LocalExecutor, "start"), dropping(), ("crash",), 1, "and no slot has begun it"),
+        ([(store_io, "commit")], overwriting, FAULTS, 4, "changed the standing receipt"),
+        ([(StoreIO, "commit")], stubborn, FAULTS, 14, "the ledger has"),
+        ([(store_io, "adopt")], forgetful, FAULTS, 0, "although it has a receipt"),
+        (
+            [(completion, "withdraw"), (receipt, "withdraw")],
+            hasty,
+            ("corrupt", "stall"),
+            12,
+            "into quarantine",
+        ),
+        ([(SharedJobs, "refuse")], leaving, HOST_FAULTS, 0, "ended with an error"),
+        (
+            [(maintenance_actor, "attempts_under_way")],
+            careless,
+            ("slot_stall", "sweep"),
+            0,
+            "collected",
+        ),
+        ([(SharedJobs, "_refuse")], burning, ("upgrade",), 1, "by no fault of its own"),
+        ([(slot, "host_fault")], blaming(PipelineError), ("upgrade",), 1, "by no fault of its own"),
+        ([(slot, "host_fault")], blaming(StoreError), ("store_away",), 0, "by no fault of its own"),
+        ([(slot, "host_fault")], blaming(OSError), HOST_FAULTS, 0, "by no fault of its own"),
+        ([(LocalExecutor, "start")], dropping(), ("crash",), 4, "and no slot has begun it"),
     ],
 )
 def test_a_canary_in_the_engine_is_found(
-    module: tuple[ModuleType | type, str],
+    places: Sequence[tuple[ModuleType | type, str]],
     bug: Callable[..., object],
     faults: Sequence[str],
     first: int,
@@ -262,16 +274,17 @@ def test_a_canary_in_the_engine_is_found(
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(*module, bug)
+    for owner, name in places:
+        monkeypatch.setattr(owner, name, bug)
     assert is_found(complaint, SqliteLedger, faults, scratch, first)
 
 
 @pytest.mark.parametrize(
     ("ledger", "faults", "first", "complaint"),
     [
-        (FencelessLedger, FAULTS, 0, "were answered"),
+        (FencelessLedger, FAULTS, 11, "were answered"),
         (GenerousLedger, FAULTS, 0, "was handed out twice"),
-        (NameBlindLedger, ("echo", "lose", "restore"), 8, "were answered"),
+        (NameBlindLedger, ("crash", "echo", "lose"), 44, "were answered"),
     ],
 )
 def test_a_canary_in_the_ledger_is_found(

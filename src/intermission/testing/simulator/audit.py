@@ -201,7 +201,7 @@ class Audit:
         result = getattr(ledger, name)(*args, **options)
         if name == "claim":
             self._job_of |= {lease.key: lease.job_key for lease in result}
-            self._complain(self._blame.claimed(place, args[0], result))
+            self._complain(self._blame.claimed(place, result))
         if name == "release":
             self.counts[options["reason"]] += result
         if name == "invalidate":

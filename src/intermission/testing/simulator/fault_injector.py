@@ -34,6 +34,7 @@ FAULTS = (
     "slot_crash",
     "reaper_crash",
     "stall",
+    "slot_stall",
     "step_error",
     "store_error",
     "store_away",
@@ -57,7 +58,7 @@ FAULTS = (
     "upgrade",
 )
 CRITICAL = ("after-artifacts", "before-receipt", "mid-quarantine", "before-complete")
-"""Points at which a long stop does the most harm."""
+"""Points at which faults do the most harm."""
 UPGRADES = frozenset({"upgrade"})
 """Faults that need a fleet whose hosts have not all the same."""
 
@@ -103,17 +104,30 @@ class FaultInjector:
 
     def stall(self, victim: Process) -> bool:
         """It stops for longer than its leases live, mostly, and wakes up a zombie."""
-        is_critical = victim.where.endswith(CRITICAL)
-        if not is_critical and self._random.random() < (0.8 if victim.is_busy else 0.95):
+        if not self._is_worth_it(victim):
             return False
-        alone = isinstance(victim, SimulatedSlot)  # its lease is renewed all the while
-        longest_s = SLOT_STALL_MAX_S if alone else STALL_MAX_S
-        stopped_s = self._random.uniform(0.8 * LEASE_TTL_S, longest_s)
-        victim.stalled_until_s = self._now_s() + stopped_s
-        if isinstance(victim, SimulatedWorker) and self._random.random() < 0.5:
-            for slot in victim.reaper.slots.values():  # the whole machine does
-                slot.stalled_until_s = victim.stalled_until_s
+        stopped = [victim]
+        worker = victim.worker if isinstance(victim, SimulatedSlot) else victim
+        if isinstance(worker, SimulatedWorker) and (
+            worker is not victim or self._random.random() < 0.5
+        ):
+            stopped = [worker, *worker.reaper.slots.values()]  # the whole machine
+        until_s = self._now_s() + self._random.uniform(0.8 * LEASE_TTL_S, STALL_MAX_S)
+        for one in stopped:
+            one.stalled_until_s = until_s
         return True
+
+    def slot_stall(self, victim: Process) -> bool:
+        """A slot stops alone: its lease is renewed all the while."""
+        if not isinstance(victim, SimulatedSlot) or not self._is_worth_it(victim):
+            return False
+        stopped_s = self._random.uniform(LEASE_TTL_S, SLOT_STALL_MAX_S)
+        victim.stalled_until_s = self._now_s() + stopped_s
+        return True
+
+    def _is_worth_it(self, victim: Process) -> bool:
+        """Some stop anywhere, and most at a critical point."""
+        return victim.where.endswith(CRITICAL) or self._random.random() < 0.1
 
     def _now_s(self) -> float:
         return self._world.clock.monotonic_s()
@@ -176,6 +190,7 @@ class FaultInjector:
         if not self._world.sent:
             return False
         place, done = self._random.choice(self._world.sent)
+        place = self._random.choice([place, self._world.place])  # or in the place of that ledger
         with suppress(StalePlans):
             self._world.ledger_call("network", place, "complete", done)
         return True

@@ -34,12 +34,12 @@ class Rebuilder(Chore):
 
 
 class Collector(Chore):
-    """Two passes: the second removes what the first saw."""
+    """Some passes: each removes what one before has seen a grace ago."""
 
     def chore(self) -> None:
-        self._collect()
-        self.sleep(GRACE_S * self.world.random.uniform(0.5, 1.5))
-        self._collect()
+        for _ in range(4):
+            self._collect()
+            self.sleep(GRACE_S * self.world.random.uniform(0.4, 1.1))
 
     def _collect(self) -> None:
         collect(

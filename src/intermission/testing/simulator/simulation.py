@@ -7,6 +7,7 @@ up everything behaves, and the jobs must come to their end.
 
 from __future__ import annotations
 
+import math
 import random as global_random
 import traceback
 from collections import Counter
@@ -25,7 +26,7 @@ from intermission.telemetry import listen
 from intermission.testing.clock import FakeClock, OwnClock
 from intermission.testing.faults import Crashed
 from intermission.testing.simulator.audit import Violation
-from intermission.testing.simulator.fault_injector import FAULTS, UPGRADES, FaultInjector
+from intermission.testing.simulator.fault_injector import CRITICAL, FAULTS, UPGRADES, FaultInjector
 from intermission.testing.simulator.final_checks import Results, check_end
 from intermission.testing.simulator.host import Host
 from intermission.testing.simulator.ledgers import Ledgers
@@ -270,7 +271,10 @@ class _Simulation:
 
     def _see_that_all_can_run(self, workers: list[SimulatedWorker]) -> None:
         """In the end there is a worker for every job, on a host that has its code."""
-        workers = [one for one in workers if one.place == self._world.place and not one.draining]
+        for one in workers:
+            if one.place != self._world.place and not one.draining:
+                one.drain()  # it works on a ledger that nobody sees any more
+        workers = [one for one in workers if not one.draining]
         for job in self._world.jobs:
             if not any(job.code in one.codes & one.host.codes for one in workers):
                 host = self._hosts[job.code == NEWER_TALK.code]
@@ -286,7 +290,8 @@ class _Simulation:
         if not ready:
             self._pass_time(now_s)
             return
-        clock.advance(self._random.choice([0.001, 0.01, 0.1, 0.1, 0.5]))
+        # Processes do not wait for each other: where many are at work, each turn takes less.
+        clock.advance(self._random.choice([0.001, 0.01, 0.1, 0.1, 0.5]) * min(1.0, 4 / len(ready)))
         process, actor = self._random.choice(ready)
         actor.resume(self._random.randint(1, self._patience))
         if self._world.audit.violation is not None:
@@ -303,14 +308,18 @@ class _Simulation:
         times_s = [one.stalled_until_s for one in self._alive]
         times_s += [one.dies_at_s for one in self._alive]
         times_s += [actor.wakes_at_s for one in self._alive for actor in one.actors]
-        wait_s = min((at_s for at_s in times_s if at_s > now_s), default=now_s) - now_s
+        wait_s = min((at_s for at_s in times_s if now_s < at_s < math.inf), default=now_s) - now_s
         self._world.clock.advance(wait_s + self._random.uniform(0.01, 0.2))
 
     def _break_something(self) -> None:
         if not self._alive:
             return
         kind = self._left[-1]
-        victim = self._random.choice(self._alive)
+        now_s = self._world.clock.monotonic_s()
+        awake = [one for one in self._alive if one.stalled_until_s <= now_s]
+        critical = [one for one in awake if one.where.endswith(CRITICAL)]
+        is_aimed = critical and self._random.random() < 0.5
+        victim = self._random.choice(critical if is_aimed else self._alive)
         where = victim.where
         if getattr(self._injector, kind)(victim):
             self._left.pop()

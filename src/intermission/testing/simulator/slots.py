@@ -155,11 +155,11 @@ class SimulatedSlot(Process):
 
     def handed(self, leases: Sequence[Lease]) -> None:
         self._batch = leases
-        self.world.blame.handed(self.worker.name, leases)
+        self.world.blame.handed(leases)
 
     def is_their_own(self) -> None:
         """What it was given fails with it."""
-        self.world.blame.is_their_own(self.worker.name, self._batch)
+        self.world.blame.is_their_own(self._batch)
 
     def dies_in(self, seconds: float) -> None:
         self.dies_at_s = min(self.dies_at_s, self.world.clock.monotonic_s() + seconds)
@@ -172,7 +172,7 @@ class SimulatedSlot(Process):
         if lease is not self._lease and lease is not None:
             self._lease, self._task_key = lease, lease.key
             self._stood = self.world.audit.standing(lease.step, lease.key)
-            self.world.blame.begun(self.worker.name, lease)
+            self.world.blame.begun(lease)
         super().pause(where)
 
     def _store_call(self, method: str, *args: Any, **options: Any) -> Any:
@@ -191,7 +191,7 @@ class SimulatedSlot(Process):
         self.host.use()
         if self.next_step_fails:
             self.next_step_fails = False
-            self.world.blame.is_their_own(self.worker.name, [self._lease])
+            self.world.blame.is_their_own([self._lease])
             raise RuntimeError("it failed this once")
 
 
