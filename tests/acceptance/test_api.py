@@ -74,6 +74,7 @@ WORKER_NAMES = {
     "workerRelease": "POST /api/v1/worker/release",
     "workerCancelled": "POST /api/v1/worker/cancelled",
     "workerDefer": "POST /api/v1/worker/defer",
+    "workerUpload": "POST /api/v1/worker/upload",
     "workerInputs": "GET /api/v1/worker/inputs",
     "workerInputFile": "GET /api/v1/worker/file",
     "workerSource": "GET /api/v1/worker/source",

@@ -195,6 +195,7 @@ class Fleet:
         scratch = Scratch(folder / "home")
         (folder / "faults").mkdir()
         env = self._environment(plan.name, plan.release, plan.lacks)
+        env["INTERMISSION_SCRATCH_MAX_BYTES"] = "8MiB"
         arguments: list[object] = ["worker"]
         if plan.over_http:
             arguments += ["--server", self.url]

@@ -197,6 +197,7 @@ def _object_workspace(place: ObjectLocation, settings: Settings, output: str | N
         open_outputs=outputs,
         open_ledger=partial(open_ledger, folder / LEDGER_NAME, settings.lost_max),
         fetch_source=partial(_fetch_source, place, settings),
+        sign_source=partial(_sign_source, place, settings),
         is_remote=True,
         shared_scratch=scratch_of(settings),
     )
@@ -277,6 +278,10 @@ def _fetch_source(place: ObjectLocation, settings: Settings, source: Source) -> 
 
     key = source_entry(source)
     return Scratch(scratch_of(settings)).file(key, place.name, source.size_bytes, fetch)
+
+
+def _sign_source(place: ObjectLocation, settings: Settings, source: Source, expires_s: int) -> str:
+    return _bucket(place, settings).presign(place.key, expires_s=expires_s)
 
 
 def scratch_of(settings: Settings) -> Path:

@@ -28,6 +28,8 @@ class Workspace:
     open_ledger: Callable[[], Ledger]
     fetch_source: Callable[[Source], Path] | None = None
     """For a source that is not on this machine: a file with its bytes."""
+    sign_source: Callable[[Source, int], str] | None = None
+    """For a source in an object store: a URL that reads it for so many seconds."""
     is_remote: bool = False
     """Whether the store is elsewhere: then one machine at a time owns the workspace."""
     shared_scratch: Path | None = None

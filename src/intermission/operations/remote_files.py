@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
 from intermission.backends.http import work_schema as wire
 from intermission.engine import completion
 from intermission.engine.inputs import FanIn, fan_ins
-from intermission.engine.receipt import fetch_file
+from intermission.engine.receipt import fetch_file, is_sound
 from intermission.errors import (
+    AlreadyExists,
     CorruptArtifact,
     NotFound,
 )
@@ -21,6 +22,7 @@ from intermission.model import (
     Source,
 )
 from intermission.operations.held_tasks import HeldTask, HeldTasks, Worker
+from intermission.operations.remote_results import Refused
 from intermission.operations.task_ends import check_artifact_name, keep_artifact
 from intermission.scratch import holding
 
@@ -55,14 +57,7 @@ class RemoteFiles:
     ) -> Iterator[tuple[Path, FileRef]]:
         """A file of an input, its bytes as its receipt says, for as long as this lasts."""
         held = self._tasks.current(worker, lease)
-        fan_in = fan_ins(self._tasks.ledger, held.opened.job, held.lease.step).get(param)
-        if fan_in is None:
-            output = self._single(held, param)
-        else:
-            output = dict(fan_in.page(index - 1, 1)).get(index)
-        ref = next((file for file in output.files if file.name == name), None) if output else None
-        if output is None or ref is None:
-            raise NotFound(f"input {param} of this task has no file {name} at {index}.")
+        output, ref = self._found(held, param, index, name)
         opened = held.opened
         with holding():
             try:
@@ -73,6 +68,33 @@ class RemoteFiles:
                 raise
             yield path, ref
 
+    def _found(self, held: HeldTask, param: str, index: int, name: str) -> tuple[Output, FileRef]:
+        fan_in = fan_ins(self._tasks.ledger, held.opened.job, held.lease.step).get(param)
+        if fan_in is None:
+            output = self._single(held, param)
+        else:
+            output = dict(fan_in.page(index - 1, 1)).get(index)
+        ref = next((file for file in output.files if file.name == name), None) if output else None
+        if output is None or ref is None:
+            raise NotFound(f"input {param} of this task has no file {name} at {index}.")
+        return output, ref
+
+    def direct_file(
+        self, worker: Worker, lease: str, param: str, index: int, name: str
+    ) -> tuple[str, FileRef] | None:
+        """Where the store itself gives a file of an input, for a while; None where it can't."""
+        held = self._tasks.current(worker, lease)
+        _, ref = self._found(held, param, index, name)
+        url = held.opened.store.presign(ref.key, expires_s=wire.DIRECT_S)
+        return (url, ref) if _is_web(url) else None
+
+    def direct_source(self, worker: Worker, lease: str) -> tuple[str, Source] | None:
+        """Where the store itself gives the source of a task's job; None where it can't."""
+        opened = self._tasks.current(worker, lease).opened
+        source, sign = opened.job.source, opened.workspace.sign_source
+        url = "" if sign is None else sign(source, wire.DIRECT_S)
+        return (url, source) if _is_web(url) else None
+
     @contextmanager
     def source(self, worker: Worker, lease: str) -> Iterator[tuple[Path, Source]]:
         """The source of a task's job, checked to be the one it was planned for."""
@@ -82,6 +104,36 @@ class RemoteFiles:
         fetch = opened.workspace.fetch_source
         with holding():
             yield (source.path if fetch is None else fetch(source)), source
+
+    def upload(self, worker: Worker, asked: wire.Upload) -> wire.UploadAt:
+        """Where the store itself takes an artifact of a task, for a while."""
+        held = self._tasks.current(worker, asked.lease)
+        check_artifact_name(held, asked.name)
+        url = ""
+        if wire.DIRECT_MIN_BYTES <= asked.size_bytes <= wire.DIRECT_MAX_BYTES:
+            key = _sent_key(held, asked.name)
+            url = held.opened.store.presign(key, expires_s=wire.DIRECT_S, writes=True)
+        # Azure takes nothing without this, and the others don't look at it.
+        headers = {"x-ms-blob-type": "BlockBlob"}
+        return wire.UploadAt(url=url if _is_web(url) else None, headers=headers)
+
+    def settle(self, held: HeldTask, sent: wire.Artifact) -> None:
+        """Take over an artifact that a worker sent to the store; its bytes are looked at here.
+
+        It is moved first: the worker's URL writes elsewhere, so nobody alters it afterwards.
+        """
+        store, key = held.opened.store, f"{held.prefix}/{sent.name}"
+        check_artifact_name(held, sent.name)
+        if store.stat(key) is None:
+            with suppress(NotFound, AlreadyExists):
+                store.move(_sent_key(held, sent.name), key)
+        ref = FileRef(sent.name, key, sent.size_bytes, sent.sha256)
+        if not is_sound(store, ref, held.opened.scratch):
+            raise Refused(
+                f"expected the artifact {sent.name} of {sent.size_bytes} bytes with SHA-256 "
+                f"{sent.sha256} in the store, found none or another.",
+                remedy="Send it again, then complete the task.",
+            )
 
     def spool(self, worker: Worker, lease: str, name: str) -> Path:
         """Where to keep an artifact's bytes until they are all there. Raises for a bad name."""
@@ -96,6 +148,15 @@ class RemoteFiles:
         held = self._tasks.current(worker, lease)
         kept = keep_artifact(held.opened.store, f"{held.prefix}/{name}", name, body, sha256)
         return wire.Uploaded(name=name, size_bytes=kept.size_bytes, sha256=sha256)
+
+
+def _sent_key(held: HeldTask, name: str) -> str:
+    """Where a worker may write: beside the attempt's own artifacts, and as good as lost there."""
+    return f"{held.prefix}.sent/{name}"
+
+
+def _is_web(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
 
 
 def first_page(param: str, outputs: Iterable[Output | None]) -> wire.InputPage:

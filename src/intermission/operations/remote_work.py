@@ -213,6 +213,13 @@ class RemoteWork:
         )
         return wire.Deferred(accepted=accepted)
 
+    def upload(self, worker: Worker, asked: wire.Upload) -> wire.UploadAt:
+        """Where the store itself takes an artifact. Raises `UsageError` for a bad name."""
+        try:
+            return self.files.upload(worker, asked)
+        except NoLease:
+            return wire.UploadAt(url=None, headers={})
+
     @property
     def _ledger(self) -> Ledger:
         return self._fleet.ledger
@@ -305,6 +312,9 @@ class RemoteWork:
             if standing is None or standing.attempt != held.token.attempt:
                 raise NoLease("the lease ended.")
             return completion_of(held, standing, adopted=False)
+        for one in done.files:
+            if one.direct:
+                self.files.settle(held, one)
         files = kept_files(held, done.files, lambda one: f"{held.prefix}/{one.name}")
         return finished(held, done.result, files, self._fleet.app.clock.now_ms())
 

@@ -86,8 +86,8 @@ class Store(Protocol):
         """Remove an object; removing one that is not there succeeds."""
         ...
 
-    def presign(self, key: str, *, expires_s: int) -> str:
-        """A URL that reads this object until it expires."""
+    def presign(self, key: str, *, expires_s: int, writes: bool = False) -> str:
+        """A URL that reads this object until it expires, or writes it."""
         ...
 
     def local_path(self, key: str) -> Path | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Annotated, Any
@@ -47,6 +47,7 @@ _CALLS: tuple[tuple[str, type[rpc_schema.Call], type[wire.Answer], str], ...] = 
     (wire.FAIL, wire.Fail, wire.Failed, "End attempts that failed."),
     (wire.RELEASE, wire.Release, wire.Released, "Give leases back; the attempts do not count."),
     (wire.CANCELLED, wire.Cancelled, wire.CancelledJobs, "Which jobs of leases are cancelled."),
+    (wire.UPLOAD, wire.Upload, wire.UploadAt, "Where the store itself takes an artifact."),
     (wire.DEFER, wire.Defer, wire.Deferred, "Leave a task to be finished by an outside event."),
 )
 
@@ -70,6 +71,7 @@ def add_tasks(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
             openapi_extra=json_body(shape),
         )
     _add_reads(router, work, keys)
+    _add_source(router, work, keys)
     _add_artifacts(router, work, keys)
 
 
@@ -105,19 +107,21 @@ def _endpoint(
     return endpoint
 
 
-def _add_reads(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
-    problems = documented(401, 403, 404, 409, 410, 416, 422, 426, 503)
-    binary: dict[int | str, dict[str, Any]] = {
-        200: {"description": "The bytes", "content": _BINARY},
-        206: {"description": "A range of them", "content": _BINARY},
-    }
+_PROBLEMS = documented(401, 403, 404, 409, 410, 416, 422, 426, 503)
+_BYTES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The bytes", "content": _BINARY},
+    206: {"description": "A range of them", "content": _BINARY},
+    307: {"description": "Where the store itself gives them; only if that was asked for"},
+}
 
+
+def _add_reads(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
     @router.get(
         wire.INPUTS,
         tags=_TAGS,
         operation_id="workerInputs",
         response_model=wire.InputPage,
-        responses=problems,
+        responses=_PROBLEMS,
         openapi_extra={"parameters": [_LEASE]},
     )
     def inputs(
@@ -135,7 +139,7 @@ def _add_reads(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
         tags=_TAGS,
         operation_id="workerInputFile",
         response_class=Response,
-        responses=binary | problems,
+        responses=_BYTES | _PROBLEMS,
         openapi_extra={"parameters": [_LEASE]},
     )
     def file(
@@ -148,17 +152,22 @@ def _add_reads(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
         worker, lease = _worker(keys, request), _lease(request)
 
         def send() -> Response:
+            place = worker, lease, input, index, name
+            if wire.DIRECT_HEADER in request.headers and (at := work.files.direct_file(*place)):
+                return _redirect(at[0], {SHA256_HEADER: at[1].sha256})
             with work.files.input_file(worker, lease, input, index, name) as (path, ref):
                 return sent(request, path, {"ETag": f'"{ref.sha256}"', SHA256_HEADER: ref.sha256})
 
         return _with_lease(send)
 
+
+def _add_source(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
     @router.get(
         wire.SOURCE,
         tags=_TAGS,
         operation_id="workerSource",
         response_class=Response,
-        responses=binary | problems,
+        responses=_BYTES | _PROBLEMS,
         openapi_extra={"parameters": [_LEASE]},
     )
     def source(request: Request) -> Response:
@@ -166,6 +175,10 @@ def _add_reads(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
         worker, lease = _worker(keys, request), _lease(request)
 
         def send() -> Response:
+            if wire.DIRECT_HEADER in request.headers and (
+                at := work.files.direct_source(worker, lease)
+            ):
+                return _redirect(at[0], {wire.VERSION_HEADER: at[1].version})
             with work.files.source(worker, lease) as (path, found):
                 return sent(request, path, {"ETag": f'"{quote(found.fingerprint, safe=":")}"'})
 
@@ -202,6 +215,12 @@ def _add_artifacts(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
 
             kept = await to_thread.run_sync(keep)
         return Response(kept.model_dump_json(), 201, media_type="application/json")
+
+
+def _redirect(url: str, headers: Mapping[str, str]) -> Response:
+    """To the store itself, whose URL is for whoever asked: nobody keeps it."""
+    own = {"Location": url, "Cache-Control": "no-store"}
+    return Response(status_code=307, headers={**headers, **own})
 
 
 def _worker(keys: Keys, request: Request) -> Worker:

@@ -74,6 +74,10 @@ class Taken(AlreadyExists):
     was_repeated = False
 
 
+class Elsewhere(Exception):
+    """Another server than ours gave no usable answer."""
+
+
 class Server:
     """One server, called with one key. Any number of threads may share it."""
 
@@ -121,7 +125,7 @@ class Server:
             try:
                 given = headers() if callable(headers) else headers or {}
                 with self._sent(verb, path, body, given, timeout_s) as response:
-                    if response.is_success:
+                    if response.is_success or response.has_redirect_location:
                         return receive(response)
                     response.read()
             except self._httpx.TransportError as e:
@@ -141,6 +145,24 @@ class Server:
                     remedy=remedy
                     or "Is the server running, and is its URL right? Progress is saved.",
                 )
+
+    @contextmanager
+    def elsewhere(
+        self,
+        verb: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Iterator[bytes] | None = None,
+    ) -> Generator[httpx.Response, None, None]:
+        """What another server answers, which is shown no key of ours. Raises `Elsewhere`."""
+        how: dict[str, Any] = {"headers": headers, "timeout": ANSWER_TIMEOUT_S, "content": body}
+        try:
+            with self._httpx.stream(verb, url, **how) as found:
+                if not found.is_success:
+                    raise Elsewhere(f"it answered {found.status_code}")
+                yield found
+        except (self._httpx.HTTPError, self._httpx.InvalidURL) as e:
+            raise Elsewhere(f"{type(e).__name__}: {e}".rstrip(": ")) from e
 
     @contextmanager
     def _sent(

@@ -149,7 +149,7 @@ class HttpStore:
     def delete(self, key: str) -> None:
         self._call(f"deleting {key}", "DELETE", self._url(key), lambda response: None)
 
-    def presign(self, key: str, *, expires_s: int) -> str:
+    def presign(self, key: str, *, expires_s: int, writes: bool = False) -> str:
         """The object's URL. It does not expire, and asks for a key as every call does."""
         return f"{self._opened[0].rstrip('/')}{self._url(key)}"
 

@@ -7,9 +7,11 @@ no receipt and publishes nothing: the server does, when the worker completes the
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from intermission.backends.http import work_schema as wire
-from intermission.backends.http.client import STORE, Server, server
+from intermission.backends.http.client import STORE, Elsewhere, Server, server
 from intermission.engine.source import FetchedSource
 from intermission.errors import CorruptArtifact, EnvironmentFault, fault_from_os
 from intermission.model import FileRef, Job, Lease, Output, Receipt, Source
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
     import httpx
 
 BLOCK_BYTES = 1024**2
+DIRECT_AGAIN_S = 600.0
+"""How long a store that could not be reached from here is left alone."""
+log = logging.getLogger(__name__)
+_direct_again_s: dict[str, float] = {}
+"""By the URL of a server, from when on its store may be asked again."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,8 @@ class HttpIO:
             with path.open("rb") as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
                 size_bytes = os.fstat(file.fileno()).st_size
+            if self._sent_directly(lease, name, path, size_bytes):
+                return FileRef(name, wire.DIRECT, size_bytes, sha256)
             self.server.call(
                 f"uploading {name}",
                 "PUT",
@@ -95,6 +104,32 @@ class HttpIO:
             )
         return FileRef(name, "", size_bytes, sha256)
 
+    def _sent_directly(self, lease: Lease, name: str, path: Path, size_bytes: int) -> bool:
+        """Whether the store itself took an artifact; else the server has to."""
+        small = not wire.DIRECT_MIN_BYTES <= size_bytes <= wire.DIRECT_MAX_BYTES
+        if small or time.monotonic() <= _direct_again_s.get(self.url, 0.0):
+            return False
+        asked = wire.Upload(lease=lease.token, name=name, size_bytes=size_bytes)
+        at = self.server.call(
+            f"uploading {name}",
+            "POST",
+            wire.UPLOAD,
+            lambda response: wire.UploadAt.model_validate_json(response.read()),
+            faults=STORE,
+            body=asked.model_dump_json().encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        if at.url is None:
+            return False
+        headers = {**at.headers, "Content-Length": str(size_bytes)}
+        try:
+            with self.server.elsewhere("PUT", at.url, headers, _blocks(path)):
+                return True
+        except Elsewhere as e:
+            log.info("sending %s to the store failed (%s): the server gets it", name, e)
+            _direct_again_s[self.url] = time.monotonic() + DIRECT_AGAIN_S
+            return False
+
     def _fetched(self, lease: Lease, output: Output, ref: FileRef) -> Path:
         name, fetch = Path(ref.name).name, partial(self._download, lease, output, ref)
         return Scratch(self.scratch).file(ref.sha256, name, ref.size_bytes, fetch)
@@ -110,14 +145,7 @@ class HttpIO:
 
         try:
             # The server invalidates what it finds altered, and answers with this error.
-            found = self.server.call(
-                f"fetching {ref.name}",
-                "GET",
-                ref.key,
-                receive,
-                faults=STORE,
-                headers={wire.LEASE_HEADER: lease.token},
-            )
+            found = self._get(f"fetching {ref.name}", ref.key, lease, receive, ref.sha256)
         except CorruptArtifact as e:
             raise CorruptArtifact(e.message, task_key=output.task_key, key=ref.key) from e
         if found != ref.sha256:
@@ -125,6 +153,57 @@ class HttpIO:
                 f"expected {ref.name} with SHA-256 {ref.sha256}, found {found}.",
                 remedy="Something altered it on its way: the task is tried again.",
             )
+
+    def _get(
+        self,
+        doing: str,
+        path: str,
+        lease: Lease,
+        receive: Callable[[httpx.Response], str],
+        expected: str,
+        more: Callable[[], Mapping[str, str]] = dict[str, str],
+    ) -> str:
+        """What `receive` makes of a file: from the store itself where it can, else the server.
+
+        From the store it has to be what is expected. Where the store can't be reached from here,
+        it is not asked again for a while.
+        """
+
+        def headers(**direct: str) -> dict[str, str]:
+            return {wire.LEASE_HEADER: lease.token, **more(), **direct}
+
+        def first(response: httpx.Response) -> str | httpx.Response:
+            return response if response.has_redirect_location else receive(response)
+
+        call = partial(self.server.call, doing, "GET", path, faults=STORE)
+        if time.monotonic() > _direct_again_s.get(self.url, 0.0):
+            found = call(first, headers=lambda: headers(**{wire.DIRECT_HEADER: "yes"}))
+            if isinstance(found, str):
+                return found
+            try:
+                return self._get_elsewhere(found, receive, expected, more())
+            except Elsewhere as e:
+                log.info("%s from the store failed (%s): the server is asked", doing, e)
+                _direct_again_s[self.url] = time.monotonic() + DIRECT_AGAIN_S
+        return call(receive, headers=headers)
+
+    def _get_elsewhere(
+        self,
+        redirect: httpx.Response,
+        receive: Callable[[httpx.Response], str],
+        expected: str,
+        more: Mapping[str, str],
+    ) -> str:
+        version = redirect.headers.get(wire.VERSION_HEADER, "")
+        own = {name: value for name, value in more.items() if name != "If-Range"}
+        with self.server.elsewhere("GET", redirect.headers["Location"], own) as response:
+            tag = response.headers.get("ETag", "").strip('"')
+            if version and tag != version:
+                raise Elsewhere("it has another version")
+            found = receive(response)
+        if found != expected:
+            raise Elsewhere("the bytes are not these")
+        return found
 
     def _fetched_source(self, lease: Lease, source: Source) -> Path:
         """The source as a file of this machine, downloaded once however many slots want it."""
@@ -135,21 +214,21 @@ class HttpIO:
     def _download_source(self, lease: Lease, source: Source, part: Path) -> None:
         """What is missing of the file: a download that was cut goes on where it stopped."""
 
-        def headers() -> dict[str, str]:
+        def more() -> dict[str, str]:
             have_bytes = part.stat().st_size if part.exists() else 0
-            own = {wire.LEASE_HEADER: lease.token}
             if not 0 < have_bytes < source.size_bytes:
-                return own
+                return {}
             etag = f'"{quote(source.fingerprint, safe=":")}"'
-            return own | {"Range": f"bytes={have_bytes}-", "If-Range": etag}
+            return {"Range": f"bytes={have_bytes}-", "If-Range": etag}
 
-        def receive(response: httpx.Response) -> None:
+        def receive(response: httpx.Response) -> str:
             with part.open("ab" if response.status_code == 206 else "wb") as file:
                 for block in response.iter_bytes(BLOCK_BYTES):
                     file.write(block)
+            return str(part.stat().st_size)
 
-        doing = "fetching the source"
-        self.server.call(doing, "GET", wire.SOURCE, receive, faults=STORE, headers=headers)
+        expected = str(source.size_bytes)
+        self._get("fetching the source", wire.SOURCE, lease, receive, expected, more)
         if (found_bytes := part.stat().st_size) != source.size_bytes:
             part.unlink()
             raise EnvironmentFault(

@@ -276,7 +276,13 @@ def _read(shape: type[A], body: bytes, url: str) -> A:
 
 def _done(token: str, result: str, files: Sequence[FileRef]) -> wire.Done:
     named = [
-        wire.Artifact(name=one.name, size_bytes=one.size_bytes, sha256=one.sha256) for one in files
+        wire.Artifact(
+            name=one.name,
+            size_bytes=one.size_bytes,
+            sha256=one.sha256,
+            direct=one.key == wire.DIRECT,
+        )
+        for one in files
     ]
     return wire.Done(lease=token, result=result, files=named)
 

@@ -17,6 +17,15 @@ from intermission.model import Reason
 
 LEASE_HEADER = "Intermission-Lease"
 """Carries the lease token of the task whose inputs, source or artifacts a call is about."""
+DIRECT_HEADER = "Intermission-Direct"
+"""Asks for a redirect (307) to where the store itself gives a file; without it, the server does."""
+VERSION_HEADER = "Intermission-Version"
+"""With such a redirect to a source: the entity tag that the answer has to have."""
+DIRECT_S = 300
+"""How long a URL of the store is good."""
+DIRECT_MIN_BYTES = 1024**2
+DIRECT_MAX_BYTES = 4 * 1024**3
+"""Smaller artifacts go through the server, and so do those that stores take only in parts."""
 BODY_MAX_BYTES = 8 * 1024**2
 LEASES_MAX = 1000
 """As many leases in one call, at most."""
@@ -26,6 +35,8 @@ PAGE_MAX_BYTES = 512 * 1024
 FIRST_PAGE_MAX = 16
 FIRST_PAGE_MAX_BYTES = 8 * 1024
 """As much of each input comes with the lease itself."""
+DIRECT = "direct"
+"""The key, on a worker's side, of an artifact that it sent to the store itself."""
 FILES_MAX = 20_000
 TOKEN_MAX = 4096
 
@@ -33,6 +44,7 @@ CLAIM, RENEW, COMPLETE = f"{API}/claim", f"{API}/renew", f"{API}/complete"
 FAIL, RELEASE, DEFER = f"{API}/fail", f"{API}/release", f"{API}/defer"
 INPUTS, FILE, SOURCE = f"{API}/inputs", f"{API}/file", f"{API}/source"
 ARTIFACTS, CANCELLED = f"{API}/artifacts", f"{API}/cancelled"
+UPLOAD = f"{API}/upload"
 
 Token = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -85,6 +97,16 @@ class Artifact(Call):
     name: Annotated[str, Field(min_length=1, max_length=512)]
     size_bytes: Number
     sha256: Sha256
+    direct: bool = False
+    """Whether it was sent to the store itself."""
+
+
+class Upload(Call):
+    """A file that a worker would rather send to the store itself."""
+
+    lease: Token
+    name: Annotated[str, Field(min_length=1, max_length=512)]
+    size_bytes: Number
 
 
 class Done(Call):
@@ -237,6 +259,13 @@ class Released(Answer):
 
 class Deferred(Answer):
     accepted: bool
+
+
+class UploadAt(Answer):
+    url: str | None
+    """Where to PUT it, without the key or the token; null: through the server."""
+    headers: dict[str, str]
+    """To be sent with it."""
 
 
 class Uploaded(Answer):

@@ -213,12 +213,13 @@ class Bucket:
         except NoObject:
             return
 
-    def sign(self, name: str, *, expires_s: int) -> str:
-        """A URL that reads an object until it expires."""
+    def sign(self, name: str, *, expires_s: int, writes: bool = False) -> str:
+        """A URL that reads an object until it expires, or writes it."""
         import obstore
 
         def sign(client: Any) -> str:
-            return obstore.sign(client, "GET", name, timedelta(seconds=expires_s))
+            method = "PUT" if writes else "GET"
+            return obstore.sign(client, method, name, timedelta(seconds=expires_s))
 
         return self._service.call(f"signing a URL of {name}", sign)
 

@@ -165,7 +165,7 @@ class LocalStore:
             self._folders.prune_above(path)
             self._folders.sync_above(path)
 
-    def presign(self, key: str, *, expires_s: int) -> str:
+    def presign(self, key: str, *, expires_s: int, writes: bool = False) -> str:
         """A file URI. It does not expire: whoever may read the file may go on reading it."""
         return Path(self._path(key)).as_uri()
 

@@ -114,7 +114,7 @@ class MemoryStore:
         with self._lock:
             self._objects.pop(checked_key(key), None)
 
-    def presign(self, key: str, *, expires_s: int) -> str:
+    def presign(self, key: str, *, expires_s: int, writes: bool = False) -> str:
         """A URL that names the object; only this store object could read it."""
         return f"{self.uri}{checked_key(key)}"
 

@@ -228,8 +228,8 @@ class ObjectStore:
     def delete(self, key: str) -> None:
         self._bucket.delete(self._name(key))
 
-    def presign(self, key: str, *, expires_s: int) -> str:
-        return self._bucket.sign(self._name(key), expires_s=expires_s)
+    def presign(self, key: str, *, expires_s: int, writes: bool = False) -> str:
+        return self._bucket.sign(self._name(key), expires_s=expires_s, writes=writes)
 
     def local_path(self, key: str) -> Path | None:
         checked_key(key)
