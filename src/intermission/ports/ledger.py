@@ -4,6 +4,20 @@ Every change is compare-and-set on (task, fence, state) inside one transaction, 
 `model.TRANSITIONS`, and appends an event. The ledger can be stale, restored from a copy or
 deleted: receipts in the store, not rows here, are what makes a task finished. Leases end by
 the ledger's own clock. Implementations raise `LedgerError` and nothing of their driver's.
+
+A key-value database with conditional writes could implement it: take one that changes at most 100
+items in a transaction and keeps at most 400 KB in an item. A task is an item under (job, step,
+index), a job is an item, and an index by class of work (code, step, label) holds what is claimable.
+- `claim`, `renew`, `release`, `defer`, `fail`: one conditional write for each task, on its fence
+  and state. A batch need not be atomic; a claim goes along the index of its classes.
+- `complete`: one conditional write for each task, then what waited is looked at again: a fan-in
+  may start if no input is unfinished, so whoever ends last starts it, and a repeat changes
+  nothing. A result of at most 64 KiB fits beside its task.
+- `submit`, `expand`: tasks are put 100 at a time on condition that another key is there; the job
+  comes first, the completion of a plan last, and no fan-in starts in between.
+- `fail` for good, `retry`, `invalidate`, `cancel`, `delete`: first a mark on the job, then tasks
+  100 at a time. `rescue` sweeps a few jobs each time, and ends what a crash left half done.
+- Reads are pages along an index, and none has to be consistent with another.
 """
 
 from __future__ import annotations
