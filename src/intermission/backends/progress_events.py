@@ -94,6 +94,8 @@ class ProgressEvents:
                 str(state),
                 lease.fence,
                 worker,
+                step=lease.step,
+                index=lease.index,
                 **fields,
             )
         )
