@@ -12,6 +12,9 @@ from intermission.errors import IntermissionError
 _SILENT = frozenset({"uri", "local_path", "presign"})
 """What reaches nobody: neither a pause nor a fault."""
 
+_LOCKED = frozenset({"fetch"})
+"""What a process does under a lock of its machine: others would wait for ever."""
+
 
 @dataclass
 class Cut:
@@ -49,7 +52,8 @@ class Wire:
         def call(*args: Any, **options: Any) -> Any:
             if method in _SILENT:
                 return self._call(method, *args, **options)
-            self._pause(f"{self._name}.{method} {_brief(*args)}")
+            if method not in _LOCKED:
+                self._pause(f"{self._name}.{method} {_brief(*args)}")
             self._suffer(self._name, False)
             result = self._call(method, *args, **options)
             self._suffer(self._name, True)
