@@ -85,7 +85,7 @@ def _complete_plan(
             reached("before-expand")
             totals.update(task.step for task in page)
             following = list(islice(tasks, PAGE_TASKS))
-            if not following or not ledger.expand(lease.task_id, lease.fence, page):
+            if not following or not ledger.expand(lease.task_id, lease.fence, lease.key, page):
                 break  # the last page; or the lease is lost, or all of this was done before
             page = following
         closed = replace(completion, tasks=page, totals=dict(totals), plans=frozenset(plans))

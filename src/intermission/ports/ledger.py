@@ -126,13 +126,13 @@ class Ledger(Protocol):
         """
         ...
 
-    def expand(self, task_id: int, fence: int, tasks: Sequence[Task]) -> bool:
+    def expand(self, task_id: int, fence: int, key: str, tasks: Sequence[Task]) -> bool:
         """Add a page of what a plan found, before `complete` closes it; one transaction.
 
         Idempotent by (job, step, index): a task that is there under the same key stays, under
         another it starts afresh, and what was made of all tasks of its step is blocked again. What
         was added may start at once; a fan-in can't before the plan is done. False when the fence
-        is no longer current, or the plan has ended.
+        is no longer current, the plan has ended, or the id is another task's by now.
         """
         ...
 

@@ -154,7 +154,7 @@ def test_workers_without_a_registry_are_those_with_leases(
     connect: Connect, fleet: Fleet, tmp_path: Path
 ) -> None:
     client = connect()
-    assert client.get("/api/v1/workers").json() == {"workers": []}
+    assert client.get("/api/v1/workers").json() == {"workers": [], "refused": []}
     submit(fleet.ledger, job_over(tmp_path / "a.txt"))
     fleet.ledger.claim("laptop-1", 1, lease_ttl_s=60)
     (worker,) = client.get("/api/v1/workers").json()["workers"]

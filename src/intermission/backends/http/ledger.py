@@ -85,8 +85,10 @@ class HttpLedger:
             within_s=lease_ttl_s * _RENEW_SHARE,
         )
 
-    def expand(self, task_id: int, fence: int, tasks: Sequence[Task]) -> bool:
-        return self._call(rpc_schema.Expand(task_id=task_id, fence=fence, tasks=list(tasks)))
+    def expand(self, task_id: int, fence: int, key: str, tasks: Sequence[Task]) -> bool:
+        return self._call(
+            rpc_schema.Expand(task_id=task_id, fence=fence, key=key, tasks=list(tasks))
+        )
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         return self._call(rpc_schema.Complete(done=list(done)))

@@ -87,6 +87,7 @@ class Renew(Call):
 class Expand(Call):
     task_id: Number
     fence: Number
+    key: str
     tasks: list[Task]
 
 

@@ -63,7 +63,7 @@ class Replanning(Suite):
         plan = take_one(ledger)
         done = completion(ledger, made, plan, chunks(5))
         pages = [done.tasks[:2], done.tasks[2:4], done.tasks[4:]]
-        place = plan.task_id, plan.fence
+        place = plan.task_id, plan.fence, plan.key
         for page in (pages[0], pages[0], pages[1]):
             assert ledger.expand(*place, page)
         counts = job_row(ledger, made).counts
@@ -85,7 +85,7 @@ class Replanning(Suite):
         plan = take_one(ledger)
         done = completion(ledger, made, plan, chunks(2))
         join = [task for task in done.tasks if task.step == "join"]
-        assert ledger.expand(plan.task_id, plan.fence, [*join, done.tasks[0]])
+        assert ledger.expand(plan.task_id, plan.fence, plan.key, [*join, done.tasks[0]])
         finish(ledger, made, take_one(ledger))
         assert row(ledger, made, "join").state is B
         assert ledger.rescue() == 0
@@ -104,10 +104,10 @@ class Replanning(Suite):
         ledger.invalidate([before["cut"].id], reason="gone")
         plan = take_one(ledger)
         done = completion(ledger, made, plan, chunks(3))
-        assert ledger.expand(plan.task_id, plan.fence, done.tasks)
+        assert ledger.expand(plan.task_id, plan.fence, plan.key, done.tasks)
         assert by_name(ledger, made)["join"] == before["join"], "nothing is new"
         other = completion(ledger, made, plan, [*chunks(1), *chunks(1, salt="other")])
-        assert ledger.expand(plan.task_id, plan.fence, other.tasks[:2])
+        assert ledger.expand(plan.task_id, plan.fence, plan.key, other.tasks[:2])
         states = states_of(ledger, made)
         assert (states["hear[0]"], states["hear[1]"], states["join"]) == (D, P, B)
         last = replace(other, tasks=other.tasks[2:], totals={"hear": 2})
@@ -123,10 +123,13 @@ class Replanning(Suite):
         done = completion(ledger, made, plan, chunks(2))
         clock.advance(61)
         ledger.rescue()
-        assert ledger.expand(plan.task_id, plan.fence, done.tasks[:1]), "nobody has it since"
+        assert ledger.expand(plan.task_id, plan.fence, plan.key, done.tasks[:1]), (
+            "nobody has it since"
+        )
         take_one(ledger, worker="w2")
-        assert not ledger.expand(plan.task_id, plan.fence, done.tasks)
-        assert not ledger.expand(99, 1, done.tasks)
+        assert not ledger.expand(plan.task_id, plan.fence, plan.key, done.tasks)
+        assert not ledger.expand(99, 1, plan.key, done.tasks)
+        assert not ledger.expand(plan.task_id, plan.fence + 1, "another", done.tasks)
         assert list(states_of(ledger, made)) == ["cut", "hear[0]"]
 
     def test_a_page_knows_of_inputs_that_stopped(self, ledger: Ledger) -> None:
@@ -135,7 +138,8 @@ class Replanning(Suite):
         named = take_named(ledger)
         done = completion(ledger, made, named["cut"], chunks(2))
         fail(ledger, named["audio"], permanent=True)
-        assert ledger.expand(done.task_id, done.fence, done.tasks[:1])
+        cut = named["cut"]
+        assert ledger.expand(cut.task_id, cut.fence, cut.key, done.tasks[:1])
         assert row(ledger, made, "hear[0]").state is TaskState.CANCELLED
 
     def test_a_plan_that_did_not_know_of_another_is_stale(self, ledger: Ledger) -> None:

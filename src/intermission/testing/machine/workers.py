@@ -82,11 +82,11 @@ class Workers(Machine):
         first = pick // 4 % max(1, len(done.tasks))
         with self.change(seen.job.key):
             page = done.tasks[first : first + size]
-            assert self.ledger.expand(lease.task_id, lease.fence, page)
+            assert self.ledger.expand(lease.task_id, lease.fence, lease.key, page)
         gone = self.leases[pick % len(self.leases)]
         if not self.is_held(gone):
             with self.change():
-                assert not self.ledger.expand(gone.task_id, gone.fence, done.tasks)
+                assert not self.ledger.expand(gone.task_id, gone.fence, gone.key, done.tasks)
 
     @step(pick=picks, permanent=st.booleans(), delay_s=st.sampled_from([0.0, 5.0, 300.0]))
     def fail(self, pick: int, permanent: bool, delay_s: float) -> None:

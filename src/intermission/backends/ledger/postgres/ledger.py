@@ -174,10 +174,10 @@ class PostgresLedger(Claims):
                 self._close_plan(job_id, step, next(one for one in done if one.task_id == id))
         return rows
 
-    def expand(self, task_id: int, fence: int, tasks: Sequence[Task]) -> bool:
+    def expand(self, task_id: int, fence: int, key: str, tasks: Sequence[Task]) -> bool:
         def work() -> bool:
             self._lock_of([task_id])
-            rows = self._rows("can_expand", task=task_id, fence=fence)
+            rows = self._rows("can_expand", task=task_id, fence=fence, key=key)
             for job_id, plan in rows:
                 self._add_page(job_id, plan, tasks)
             return bool(rows)

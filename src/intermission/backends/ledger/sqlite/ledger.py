@@ -287,9 +287,9 @@ class SqliteLedger(Deletion):
         rows = ((one.task_id, one.result, *_receipt(one.receipt), one.adopted) for one in done)
         self._each("complete", rows, now_ms)
 
-    def expand(self, task_id: int, fence: int, tasks: Sequence[Task]) -> bool:
+    def expand(self, task_id: int, fence: int, key: str, tasks: Sequence[Task]) -> bool:
         with self._transaction():
-            row = self._db.execute(SQL["can_expand"], (task_id, fence)).fetchone()
+            row = self._db.execute(SQL["can_expand"], (task_id, fence, key)).fetchone()
             if row is None:
                 return False
             job_id, plan = row

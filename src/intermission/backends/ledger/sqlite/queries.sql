@@ -59,7 +59,7 @@ WHERE key <> excluded.key;
 
 -- name: can_expand
 SELECT job_id, step FROM tasks
-WHERE id = ? AND fence = ? AND state NOT IN ('blocked', 'done', 'failed', 'cancelled');
+WHERE id = ? AND fence = ? AND key = ? AND state NOT IN ('blocked', 'done', 'failed', 'cancelled');
 
 -- name: page_now
 -- How many there are, and another sum than before where one was replaced.
