@@ -3,8 +3,9 @@
 One cache for all slots of all workers of the machine, with a bound on its size. A copy is fetched
 and verified once, under the digest of its bytes or the fingerprint of its source, and trusted
 from then on; when there is no room, the copies that nobody has used for longest go. A copy that a
-task uses stays until the task ends. What a killed process leaves is removed by the next that
-comes: every task holds a lock that the kernel frees at its death.
+task uses stays until the task ends, even above the bound; what is too much goes then. What a
+killed process leaves is removed by the next that comes: every task holds a lock that the kernel
+frees at its death.
 
     max_bytes                 the bound, as the last program that was started says
     entries/KEY/NAME          a copy; `.used-TASK` beside it says who uses it
@@ -19,6 +20,7 @@ import shutil
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -39,21 +41,27 @@ def source_entry(source: Source) -> str:
     return identity("source", source.uri, source.fingerprint)
 
 
+@dataclass(frozen=True)
 class Scratch:
     """The scratch of this machine below a folder. For any process and thread."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._entries = folder / "entries"
-        self._tasks = folder / "tasks"
+    folder: Path
+
+    @property
+    def tasks(self) -> Path:
+        return self.folder / "tasks"
+
+    @property
+    def _entries(self) -> Path:
+        return self.folder / "entries"
 
     def limit(self, max_bytes: int | None) -> None:
         """How much may be kept from here on; None for a share of the disk."""
         text = "" if max_bytes is None else str(max_bytes)
-        path = self._folder / _BOUND
+        path = self.folder / _BOUND
         with self._faults("making room for working files"):
             if not path.exists() or path.read_text() != text:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                self.folder.mkdir(parents=True, exist_ok=True)
                 part = path.with_name(f".{uuid4().hex}.part")
                 part.write_text(text)
                 part.replace(path)
@@ -73,7 +81,7 @@ class Scratch:
         With `again`, `fetch` is asked although there is a copy, and may find that it is right.
         """
         if not _holds():
-            with holding():
+            with holding(trims=False):  # whoever asks will read it
                 return self.file(key, name, size_bytes, fetch, again=again)
         entry = self._entries / key
         path = entry / name
@@ -97,24 +105,29 @@ class Scratch:
     def clean(self) -> None:
         """Remove what tasks left that are no longer alive."""
         with suppress(OSError):
-            for lock in self._tasks.glob("*.lock"):
+            for lock in self.tasks.glob("*.lock"):
                 _remove_if_dead(lock)
-            shutil.rmtree(self._folder / "trash", ignore_errors=True)
+            shutil.rmtree(self.folder / "trash", ignore_errors=True)
 
     def drop(self, keys: Iterable[str]) -> None:
         """Remove copies that are of no more use, except where somebody uses them."""
         with self._faults("removing copies"):
-            with _locked(self._folder / ".evict"):
+            with _locked(self.folder / ".evict"):
                 for key in keys:
                     if not self._is_used(self._entries / key):
                         self._evict(self._entries / key)
-            shutil.rmtree(self._folder / "trash", ignore_errors=True)
+            shutil.rmtree(self.folder / "trash", ignore_errors=True)
+
+    def keep_bound(self) -> None:
+        """Remove what is too much, now that somebody uses less."""
+        with suppress(OSError):
+            self._make_room(0)
 
     def used_bytes(self) -> int:
         return sum(map(_size_of, self._all()))
 
     def _all(self) -> Iterator[Path]:
-        for folder in (self._entries, self._tasks):
+        for folder in (self._entries, self.tasks):
             with suppress(OSError):
                 yield from folder.iterdir()
 
@@ -122,7 +135,7 @@ class Scratch:
         """Keep an entry from being evicted, as long as the task that holds."""
         user = _user(self)
         assert user is not None, "copies are used inside a block of `holding`"
-        with _locked(self._folder / ".evict", fcntl.LOCK_SH):
+        with _locked(self.folder / ".evict", fcntl.LOCK_SH):
             entry.mkdir(parents=True, exist_ok=True)
             user.mark(entry)
             (entry / _FETCH).touch()
@@ -145,7 +158,7 @@ class Scratch:
         excess_bytes = sum(sizes.values()) + size_bytes - self._max_bytes(sum(sizes.values()))
         if excess_bytes <= 0:
             return
-        with _locked(self._folder / ".evict"):
+        with _locked(self.folder / ".evict"):
             entries = [one for one in sizes if one.parent == self._entries]
             for entry in sorted(entries, key=_last_used_ns):
                 if excess_bytes <= 0:
@@ -153,23 +166,23 @@ class Scratch:
                 if not self._is_used(entry):
                     excess_bytes -= sizes[entry]
                     self._evict(entry)
-        shutil.rmtree(self._folder / "trash", ignore_errors=True)
+        shutil.rmtree(self.folder / "trash", ignore_errors=True)
 
     def _evict(self, entry: Path) -> None:
         """In one step, so that nobody finds a part of it."""
-        trash = self._folder / "trash" / uuid4().hex
+        trash = self.folder / "trash" / uuid4().hex
         trash.parent.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
             entry.rename(trash)
 
     def _max_bytes(self, used_bytes: int) -> int:
         with suppress(OSError, ValueError):
-            return int((self._folder / _BOUND).read_text())
-        return int((shutil.disk_usage(self._folder).free + used_bytes) * _FREE_SHARE)
+            return int((self.folder / _BOUND).read_text())
+        return int((shutil.disk_usage(self.folder).free + used_bytes) * _FREE_SHARE)
 
     def _is_used(self, entry: Path) -> bool:
         for mark in entry.glob(f"{_USED}*"):
-            if _is_held(self._tasks / f"{mark.name.removeprefix(_USED)}.lock"):
+            if _is_held(self.tasks / f"{mark.name.removeprefix(_USED)}.lock"):
                 return True
             mark.unlink(missing_ok=True)
         return False
@@ -179,7 +192,7 @@ class Scratch:
         try:
             yield
         except OSError as e:
-            raise fault_from_os(e, doing, EnvironmentFault, where=self._folder) from e
+            raise fault_from_os(e, doing, EnvironmentFault, where=self.folder) from e
 
 
 class FetchedFiles(Mapping[str, Path]):
@@ -221,7 +234,7 @@ class _User:
         name = f"{os.getpid()}-{uuid4().hex}"
         self.folder = tasks / name
         self._lock = tasks / f"{name}.lock"
-        self._marks: set[Path] = set()
+        self.marks: set[Path] = set()
         tasks.mkdir(parents=True, exist_ok=True)
         hidden = tasks / f".{name}"
         self._fd = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
@@ -230,12 +243,12 @@ class _User:
 
     def mark(self, entry: Path) -> None:
         mark = entry / f"{_USED}{self.folder.name}"
-        if mark not in self._marks:
+        if mark not in self.marks:
             mark.touch()
-            self._marks.add(mark)
+            self.marks.add(mark)
 
     def close(self) -> None:
-        for mark in self._marks:
+        for mark in self.marks:
             with suppress(OSError):
                 mark.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -245,17 +258,22 @@ class _User:
 
 
 @contextmanager
-def holding() -> Generator[None, None, None]:
-    """What this thread fetches or makes in a scratch stays here until the block ends."""
+def holding(*, trims: bool = True) -> Generator[None, None, None]:
+    """What this thread fetches or makes in a scratch stays here until the block ends.
+
+    With `trims`, what is above the bound then goes.
+    """
     outer = getattr(_thread, "users", None)
-    users: dict[Path, _User] = {}
+    users: dict[Scratch, _User] = {}
     _thread.users = users
     try:
         yield
     finally:
         _thread.users = outer
-        for user in users.values():
+        for scratch, user in users.items():
             user.close()
+            if trims and user.marks:
+                scratch.keep_bound()
 
 
 def _holds() -> bool:
@@ -263,14 +281,13 @@ def _holds() -> bool:
 
 
 def _user(scratch: Scratch) -> _User | None:
-    users: dict[Path, _User] | None = getattr(_thread, "users", None)
+    users: dict[Scratch, _User] | None = getattr(_thread, "users", None)
     if users is None:
         return None
-    tasks = scratch._tasks  # pyright: ignore[reportPrivateUsage]
-    if tasks not in users:
+    if scratch not in users:
         scratch.clean()
-        users[tasks] = _User(tasks)
-    return users[tasks]
+        users[scratch] = _User(scratch.tasks)
+    return users[scratch]
 
 
 @contextmanager

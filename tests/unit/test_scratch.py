@@ -71,7 +71,6 @@ def test_nothing_goes_while_it_is_used(elsewhere: Elsewhere) -> None:
         other.start()
         other.join(TIMEOUT_S)
         assert all(path.exists() for path in paths)
-    elsewhere.get("g")
     assert Scratch(elsewhere.scratch).used_bytes() <= 35
 
 
