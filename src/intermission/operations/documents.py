@@ -227,11 +227,11 @@ class EventDocument(BaseModel):
     at: When
     job: str
     task: str | None
+    was: str | None
+    now: str
     id: int | None
     step: str | None
     index: int | None
-    was: str | None
-    now: str
     fence: int | None
     worker: str | None
     code: str | None
@@ -247,11 +247,11 @@ class EventDocument(BaseModel):
             at=timestamp(event.at_ms),
             job=event.job_key,
             task=event.task,
+            was=event.was,
+            now=event.now,
             id=event.task_id,
             step=event.step,
             index=event.index,
-            was=event.was,
-            now=event.now,
             fence=event.fence,
             worker=event.worker,
             code=event.code,
