@@ -12,7 +12,7 @@ from judging import require
 
 from intermission.backends.ledger.postgres import PostgresLedger
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.model import Job
+from intermission.model import Job, Lease, Reason
 from intermission.ports.ledger import Ledger
 from intermission.testing.jobs import completion, job, step, submit
 
@@ -41,9 +41,15 @@ def add_waiting(ledger: Ledger, n: int) -> Job:
     return submit(ledger, job(*steps, key=f"waiting{n:08}", not_before_ms=at_ms))
 
 
-def claim_something(ledger: Ledger) -> None:
+def claim_something(ledger: Ledger) -> Lease:
     found = ledger.claim("bench", 1, lease_ttl_s=TTL_S)
     require(len(found) == 1, f"{len(found)} tasks were claimed")
+    return found[0]
+
+
+def give_back(ledger: Ledger, lease: Lease) -> None:
+    """So that there is as much to claim as before."""
+    ledger.release([(lease.task_id, lease.fence)], reason=Reason.DRAINED)
 
 
 def claim_nothing(ledger: Ledger) -> None:

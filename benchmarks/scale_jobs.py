@@ -91,8 +91,9 @@ def _round(times: Times, n: int, ready: Any, waiting: Any) -> None:
         times[call].append(time.perf_counter() - began_s)
         return answer
 
-    timed("claim, all have something", calls.claim_something, ready)
+    lease = timed("claim, all have something", calls.claim_something, ready)
     timed("rescue, all have something", calls.rescue, ready)
+    calls.give_back(ready, lease)
     made = timed("submit", calls.add_ready, waiting, 10**7 + n)
     timed("claim, one has something", calls.claim_something, waiting)
     calls.finish(waiting, made)
