@@ -182,7 +182,7 @@ class Scratch:
 
     def _is_used(self, entry: Path) -> bool:
         for mark in entry.glob(f"{_USED}*"):
-            if _is_held(self.tasks / f"{mark.name.removeprefix(_USED)}.lock"):
+            if is_held(self.tasks / f"{mark.name.removeprefix(_USED)}.lock"):
                 return True
             mark.unlink(missing_ok=True)
         return False
@@ -301,11 +301,12 @@ def _locked(path: Path, how: int = fcntl.LOCK_EX) -> Generator[None, None, None]
         os.close(fd)
 
 
-def _is_held(lock: Path) -> bool:
+def is_held(lock: Path) -> bool | None:
+    """Whether a living process has locked a file; None where there is no file."""
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -316,7 +317,7 @@ def _is_held(lock: Path) -> bool:
 
 
 def _remove_if_dead(lock: Path) -> None:
-    if not _is_held(lock):
+    if not is_held(lock):
         shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
         lock.unlink(missing_ok=True)
 

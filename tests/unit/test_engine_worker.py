@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -117,6 +117,8 @@ class Shop:
         )
         opened = OpenJob(place, self.job, self.ledger, cast(Any, None), "w", self.settings)
         self.opened: OpenJob = opened
+        self.open: Callable[[], OpenJob] = lambda: self.opened
+        self.self_test: Callable[[], None] = lambda: None
         source = SharedJobs(
             self.ledger,
             lambda _: self.open(),
@@ -141,12 +143,6 @@ class Shop:
         self.worker._turn()
         self.worker._wait(-1)
         self.worker._enforce()
-
-    def open(self) -> OpenJob:
-        return self.opened
-
-    def self_test(self) -> None:
-        """This host is fit for work."""
 
     def says(self, run: int, said: Any) -> None:
         """What a slot answers for the only task of its run."""
@@ -344,7 +340,7 @@ def test_a_host_leaves_when_its_own_test_has_failed_three_times(shop: Shop) -> N
     def broken() -> None:
         raise EnvironmentFault("the disk is read-only.")
 
-    shop.self_test = broken  # type: ignore[method-assign]
+    shop.self_test = broken
     for run in (1, 2):
         shop.turn(2.0)
         shop.faults(run)
@@ -360,7 +356,7 @@ def test_a_host_leaves_when_its_own_test_has_failed_three_times(shop: Shop) -> N
 
 def test_a_host_that_passes_its_own_test_goes_on(shop: Shop) -> None:
     tests: list[float] = []
-    shop.self_test = lambda: tests.append(shop.clock.monotonic_s())  # type: ignore[method-assign]
+    shop.self_test = lambda: tests.append(shop.clock.monotonic_s())
     for run in (1, 2):
         shop.turn(2.0)
         shop.faults(run)
@@ -383,7 +379,7 @@ def test_a_job_that_cannot_be_opened_here_is_burned_nowhere(shop: Shop) -> None:
     def missing() -> OpenJob:
         raise NoPipeline("there is no pipeline here.")
 
-    shop.open = missing  # type: ignore[method-assign]
+    shop.open = missing
     shop.turn()
     rows = shop.rows().values()
     assert [row.attempts for row in rows] == [0, 0]
@@ -396,7 +392,7 @@ def test_a_store_that_is_away_is_nobodys_fault(shop: Shop) -> None:
     def away() -> OpenJob:
         raise StoreUnavailable("the store does not answer.")
 
-    shop.open = away  # type: ignore[method-assign]
+    shop.open = away
     shop.turn()
     row = shop.rows()["one"]
     assert (row.state, row.attempts, row.refusals) == (TaskState.ABANDONED, 0, 0)

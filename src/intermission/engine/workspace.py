@@ -15,6 +15,7 @@ from intermission.errors import EnvironmentFault, fault_from_os
 from intermission.model import Source
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
+from intermission.scratch import is_held
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,13 @@ def dead(workspace: Workspace) -> list[str]:
     for those the lease's expiry decides.
     """
     with _faults(workspace, "looking for dead workers"):
-        return sorted(path.name for path in _locks(workspace) if _is_free(path))
+        return sorted(path.name for path in _locks(workspace) if is_held(path) is False)
 
 
 def living(workspace: Workspace) -> list[str]:
     """Workers of this machine that are at work in a workspace."""
     with _faults(workspace, "looking for workers"):
-        return sorted(path.name for path in _locks(workspace) if not _is_free(path))
+        return sorted(path.name for path in _locks(workspace) if is_held(path) is not False)
 
 
 def bury(workspace: Workspace, workers: Collection[str]) -> None:
@@ -99,18 +100,3 @@ def _faults(workspace: Workspace, doing: str) -> Generator[None, None, None]:
         yield
     except OSError as e:
         raise fault_from_os(e, doing, EnvironmentFault, where=workspace.folder) from e
-
-
-def _is_free(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(fd)
