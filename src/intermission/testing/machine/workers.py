@@ -84,7 +84,8 @@ class Workers(Machine):
             page = done.tasks[first : first + size]
             assert self.ledger.expand(lease.task_id, lease.fence, lease.key, page)
         gone = self.leases[pick % len(self.leases)]
-        if not self.is_held(gone):
+        row = self.oracle.rows.get(gone.task_id)
+        if row is None or (row.fence, row.key) != (gone.fence, gone.key):
             with self.change():
                 assert not self.ledger.expand(gone.task_id, gone.fence, gone.key, done.tasks)
 
