@@ -9,14 +9,15 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import psycopg
 import pytest
 import redis
 
 from intermission.backends.ledger.postgres import PostgresLedger
 from intermission.backends.notifier import fleet_name, open_notifiers
 from intermission.backends.notifier.local import LocalNotifier
-from intermission.backends.notifier.notify import PostgresNotifier
-from intermission.backends.notifier.redis import STREAMS, RedisNotifier
+from intermission.backends.notifier.postgres import CHANNEL, PostgresNotifier
+from intermission.backends.notifier.redis import EXPIRES_S, LENGTH_MAX, RedisNotifier
 from intermission.errors import EnvironmentFault, UsageError
 from intermission.ports.notifier import Notifier
 from intermission.settings import Settings
@@ -24,12 +25,12 @@ from intermission.testing import jobs
 from intermission.testing.notifier import NotifierContract, has_hint
 from servers.postgres import Databases
 
-HEARD_S = NotifierContract.HEARD_S
+ARRIVES_S = NotifierContract.ARRIVES_S
 QUIET_S = NotifierContract.QUIET_S
 
 
 def one_at_a_time(make: Callable[[], Notifier]) -> Callable[[], Notifier]:
-    """The same notifier until it is closed, because a local one hears only itself."""
+    """The same notifier until it is closed, because a local one reaches only itself."""
     made: list[Notifier] = []
 
     def open_notifier() -> Notifier:
@@ -55,44 +56,60 @@ def database(postgres: Databases) -> str:
     return postgres.empty()
 
 
+class NotifyingDatabase(PostgresNotifier):
+    """Notifies as the ledger's transactions do, without a ledger."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._database = url
+
+    def notify(self) -> None:
+        if not self._closed.is_set():
+            with psycopg.connect(self._database, autocommit=True) as connection:
+                connection.execute("SELECT pg_notify(%s, '')", (CHANNEL,))
+
+
 class TestPostgresNotifier(NotifierContract):
+    RETURNS_S = 10.0  # the double connects for every hint; the product sends nothing
+    BURST = 50
+
     @pytest.fixture
     def open_notifier(self, database: str) -> Callable[[], Notifier]:
-        return lambda: PostgresNotifier(database)
+        return lambda: NotifyingDatabase(database)
 
-    def test_every_listener_hears(self, notifiers: Callable[[], Notifier]) -> None:
+    def test_every_listener_gets_the_hint(self, notifiers: Callable[[], Notifier]) -> None:
         listeners = [self.listening(notifiers) for _ in range(3)]
         notifiers().notify()
-        assert all(has_hint(notifier, self.HEARD_S) for notifier in listeners)
+        assert all(has_hint(notifier, self.ARRIVES_S) for notifier in listeners)
 
-    def test_where_the_ledger_notifies_a_ring_adds_nothing(
+    def test_a_call_of_notify_adds_nothing_to_what_the_ledger_sends(
         self, notifiers: Callable[[], Notifier], database: str
     ) -> None:
         notifier = self.listening(notifiers)
-        with closing(PostgresNotifier(database, sends=False)) as notifying:
+        with closing(PostgresNotifier(database)) as notifying:
             notifying.notify()
         assert not has_hint(notifier, self.QUIET_S)
 
-    def test_the_ledger_rings_when_tasks_become_claimable(self, postgres: Databases) -> None:
+    def test_the_ledger_notifies_when_tasks_become_claimable(self, postgres: Databases) -> None:
         """By itself, in its own transaction; and not for what makes nothing claimable."""
         url = postgres.fresh()
         with (
             closing(PostgresLedger(url)) as ledger,
-            closing(PostgresNotifier(url, sends=False)) as notifier,
+            closing(PostgresNotifier(url)) as notifier,
         ):
-            assert has_hint(notifier, self.HEARD_S)
+            assert has_hint(notifier, self.ARRIVES_S)
             notifier.clear()
             made = jobs.submit(ledger, jobs.line_job())
-            assert has_hint(notifier, self.HEARD_S), "not at a submission"
+            assert has_hint(notifier, self.ARRIVES_S), "not at a submission"
             notifier.clear()
             (lease,) = ledger.claim("worker", 1, lease_ttl_s=60)
             assert not has_hint(notifier, self.QUIET_S), "at a claim"
             ledger.complete([jobs.completion(ledger, made, lease)])
-            assert has_hint(notifier, self.HEARD_S), "not at a completion that unblocks a task"
+            assert has_hint(notifier, self.ARRIVES_S), "not at a completion that unblocks a task"
 
     def test_probes_wake_nobody(self, database: str) -> None:
         with closing(PostgresNotifier(database, probe_every_s=0.02)) as notifier:
-            assert has_hint(notifier, HEARD_S)
+            assert has_hint(notifier, ARRIVES_S)
             notifier.clear()
             assert not has_hint(notifier, 0.5)
             assert notifier.failures == 0
@@ -104,13 +121,13 @@ class TestRedisNotifier(NotifierContract):
         fleet = os.urandom(8).hex()
         return lambda: RedisNotifier(valkey, fleet=fleet)
 
-    def test_one_idle_listener_hears(self, notifiers: Callable[[], Notifier]) -> None:
+    def test_one_idle_listener_gets_the_hint(self, notifiers: Callable[[], Notifier]) -> None:
         """The others are not woken for nothing."""
         listeners = [self.listening(notifiers) for _ in range(4)]
         notifying = notifiers()
         for _ in range(6):
             notifying.notify()
-            (woken,) = select.select(listeners, [], [], self.HEARD_S)[0]
+            (woken,) = select.select(listeners, [], [], self.ARRIVES_S)[0]
             assert select.select(listeners, [], [], self.QUIET_S)[0] == [woken]
             woken.clear()
 
@@ -123,80 +140,64 @@ class TestRedisNotifier(NotifierContract):
             notifying.notify()
             until_hints(listeners, busy)
 
-    def test_each_fleet_hears(self, notifiers: Callable[[], Notifier], valkey: str) -> None:
-        own = self.listening(notifiers)
-        with closing(RedisNotifier(valkey, fleet=os.urandom(8).hex())) as other:
-            assert has_hint(other, self.HEARD_S)
-            other.clear()
-            notifiers().notify()
-            assert has_hint(own, self.HEARD_S)
-            assert has_hint(other, self.HEARD_S)
-
-    def test_a_hint_is_in_the_stream_of_its_priority(
+    def test_a_hint_stays_within_its_fleet(
         self, notifiers: Callable[[], Notifier], valkey: str
     ) -> None:
-        with redis.Redis.from_url(valkey) as server:
-            for priority, stream in STREAMS.items():
-                before = last_id(server, stream)
-                notifier = notifiers()
-                notifier.notify(priority * 7)
-                notifier.close()
-                assert last_id(server, stream) != before
+        own = self.listening(notifiers)
+        with closing(RedisNotifier(valkey, fleet=os.urandom(8).hex())) as other:
+            assert has_hint(other, self.ARRIVES_S)
+            other.clear()
+            notifiers().notify()
+            assert has_hint(own, self.ARRIVES_S)
+            assert not has_hint(other, self.QUIET_S)
 
-    def test_the_streams_stay_short(self, notifiers: Callable[[], Notifier], valkey: str) -> None:
-        with redis.Redis.from_url(valkey) as server:
-            for _ in range(3000):
-                server.xadd(STREAMS[0], {"hint": ""})
-            notifier = notifiers()
-            notifier.notify()
-            notifier.close()
-            assert int(server.xlen(STREAMS[0])) < 1200
-
-    def test_nothing_of_a_closed_listener_stays(
+    def test_the_list_stays_short_and_expires(
         self, notifiers: Callable[[], Notifier], valkey: str
     ) -> None:
         notifier = notifiers()
         assert isinstance(notifier, RedisNotifier)
-        assert has_hint(notifier, self.HEARD_S)
-        notifier.clear()
         with redis.Redis.from_url(valkey) as server:
-            notifiers().notify()
-            assert has_hint(notifier, self.HEARD_S)
-            notifier.clear()
-            until_hints([notifier], 0)
+            server.rpush(notifier.key, *[""] * 100)
+            notifier.notify()
             notifier.close()
-            groups = server.xinfo_groups(STREAMS[0])
-            (mine,) = [one for one in groups if one["name"].decode() == notifier.fleet]
-            assert (mine["consumers"], mine["pending"]) == (0, 0)
+            assert server.llen(notifier.key) == LENGTH_MAX
+            assert 0 < int(server.ttl(notifier.key)) <= EXPIRES_S
 
-
-def last_id(server: redis.Redis, stream: str) -> object:
-    return server.xrevrange(stream, count=1)
+    def test_a_closed_listener_takes_no_hint(
+        self, notifiers: Callable[[], Notifier], valkey: str
+    ) -> None:
+        gone, notifying = self.listening(notifiers), notifiers()
+        gone.close()
+        notifying.notify()
+        notifying.close()
+        assert isinstance(gone, RedisNotifier)
+        with redis.Redis.from_url(valkey) as server:
+            assert server.llen(gone.key) == 1
 
 
 def until_hints(notifiers: list[Notifier], count: int) -> None:
-    """Wait until so many are rung."""
+    """Wait until so many have a hint."""
     poll = select.poll()
     for notifier in notifiers:
         poll.register(notifier, select.POLLIN)
     for _ in range(1000):
         if len(poll.poll(0)) == count:
             return
-        select.select([], [], [], HEARD_S / 1000)
-    raise AssertionError(f"expected {count} rung, found {len(poll.poll(0))}")
+        select.select([], [], [], ARRIVES_S / 1000)
+    raise AssertionError(f"expected {count} with a hint, found {len(poll.poll(0))}")
 
 
 class Mute(LocalNotifier):
-    """Rings are lost."""
+    """Hints are lost."""
 
-    def notify(self, priority: int = 0) -> None:
+    def notify(self) -> None:
         if not hasattr(self, "_began"):
             self._began = True
             super().notify()
 
 
 class Endless(LocalNotifier):
-    """Hints stay after they were heard."""
+    """Hints stay after they were cleared."""
 
     def clear(self) -> None:
         return
@@ -210,9 +211,9 @@ class Silent(LocalNotifier):
 
 
 class Fussy(LocalNotifier):
-    """It fails when it is rung at the wrong time."""
+    """Notifying fails at the wrong time."""
 
-    def notify(self, priority: int = 0) -> None:
+    def notify(self) -> None:
         self.fileno()
         super().notify()
 
@@ -220,9 +221,9 @@ class Fussy(LocalNotifier):
 class Reckless(LocalNotifier):
     """It goes on using its descriptors."""
 
-    def notify(self, priority: int = 0) -> None:
+    def notify(self) -> None:
         os.write(self._write, b"\0")
-        self.has_hint = True
+        self._has_hint = True
 
     def clear(self) -> None:
         os.set_blocking(self._read, False)
@@ -232,22 +233,22 @@ class Reckless(LocalNotifier):
 
 CANARIES: dict[type[LocalNotifier], set[str]] = {
     LocalNotifier: set(),
-    Mute: {"a_ring_is_heard", "who_waits_is_woken", "any_thread_may_ring"},
+    Mute: {"a_hint_arrives", "who_waits_is_woken", "any_thread_may_notify"},
     Endless: {"it_says_once_that_it_listens"},
     Silent: {"it_says_once_that_it_listens"},
-    Fussy: {"a_closed_bell_takes_everything_and_does_nothing"},
+    Fussy: {"a_closed_notifier_takes_every_call_and_does_nothing"},
     Reckless: {"it_uses_no_descriptor_after_its_end"},
 }
 
 
 class Hasty(NotifierContract):
     ALONE = True
-    HEARD_S = 0.05
+    ARRIVES_S = 0.05
     QUIET_S = 0.01
 
 
 @pytest.mark.parametrize("broken", CANARIES, ids=lambda notifier: notifier.__name__)
-def test_the_suite_catches_a_broken_bell(broken: type[LocalNotifier]) -> None:
+def test_the_suite_catches_a_broken_notifier(broken: type[LocalNotifier]) -> None:
     failed = failures(broken)
     assert CANARIES[broken] <= failed
     assert CANARIES[broken] or not failed
@@ -261,7 +262,7 @@ def failures(make: Callable[[], Notifier]) -> set[str]:
         with ExitStack() as stack:
             open_notifier = one_at_a_time(make)
             given = {"self": Hasty(), "notifiers": open_notifier, "open_notifier": open_notifier}
-            given |= {"priority": 1, "used": "heard"}
+            given |= {"used": "cleared"}
             wants = inspect.signature(test).parameters
             try:
                 test(**{parameter: given[parameter] for parameter in wants})
@@ -292,7 +293,9 @@ REDIS = "redis://:secret@cache:6379/0"
         ("off", POSTGRES, []),
     ],
 )
-def test_the_settings_choose_the_bells(notifiers: str, ledger: str | None, expected: list) -> None:
+def test_the_settings_choose_the_notifiers(
+    notifiers: str, ledger: str | None, expected: list
+) -> None:
     settings = Settings.model_validate(
         {"notifiers": notifiers, "ledger": ledger, "redis_url": REDIS}
     )
@@ -321,8 +324,8 @@ def test_settings_that_do_not_fit_are_refused(given: dict[str, str], said: str) 
 @pytest.mark.parametrize("extra", ["postgres", "redis"])
 def test_a_missing_package_is_named(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for module in ("notify", "redis"):
-        monkeypatch.setattr(f"intermission.backends.notifier.{module}.find_spec", lambda name: None)
+    for module in ("notifier.postgres", "redis_client"):
+        monkeypatch.setattr(f"intermission.backends.{module}.find_spec", lambda name: None)
     notifiers = {"postgres": "database", "redis": "redis"}[extra]
     with pytest.raises(EnvironmentFault, match=rf"intermission\[{extra}\]"):
         open_notifiers(

@@ -6,12 +6,9 @@ Each notifier is told to look again much sooner than it would by itself, because
 from __future__ import annotations
 
 import logging
-import os
 import re
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,19 +18,20 @@ import psycopg
 import pytest
 import redis
 
-from intermission.backends.notifier.notify import PostgresNotifier
-from intermission.backends.notifier.redis import STREAMS, RedisNotifier
+from intermission.backends.notifier.postgres import CHANNEL, PostgresNotifier
+from intermission.backends.notifier.redis import LIST, RedisNotifier
 from intermission.ports.notifier import Notifier
 from intermission.testing.notifier import has_hint
 from servers.pooler import Pooler
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 
-HEARD_S = 20.0
+ARRIVES_S = 20.0
 RETURNS_S = 0.5
-"""A ring takes microseconds; this machine may be busy."""
+"""A call of `notify` takes microseconds; this machine may be busy."""
 SOON_S = 0.2
 POLL_S = 1.0
+HINTS = f"{LIST}intermission"
 
 
 @pytest.fixture
@@ -55,7 +53,7 @@ def stack() -> Iterator[ExitStack]:
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
     """What was logged that matches a pattern."""
-    caplog.set_level(logging.INFO, "intermission.backends.notifier")
+    caplog.set_level(logging.INFO, "intermission.backends.server_outage")
 
     def matching(pattern: str) -> list[str]:
         return [message for message in caplog.messages if re.search(pattern, message)]
@@ -66,13 +64,13 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
 def listening(stack: ExitStack, notifier: Notifier) -> Notifier:
     """The notifier, once it listens; closed at the end."""
     stack.callback(notifier.close)
-    assert has_hint(notifier, HEARD_S)
+    assert has_hint(notifier, ARRIVES_S)
     notifier.clear()
     return notifier
 
 
 def notify(notifier: Notifier, times: int = 1) -> None:
-    """Ring, which must neither raise nor take long."""
+    """Notify, which must neither raise nor take long."""
     for _ in range(times):
         began_s = time.monotonic()
         notifier.notify()
@@ -80,15 +78,15 @@ def notify(notifier: Notifier, times: int = 1) -> None:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + HEARD_S
+    deadline_s = time.monotonic() + ARRIVES_S
     while not condition():
-        assert time.monotonic() < deadline_s, f"{what} did not happen in {HEARD_S:g} s"
+        assert time.monotonic() < deadline_s, f"{what} did not happen in {ARRIVES_S:g} s"
         select.select([], [], [], 0.01)
 
 
-def until_heard_again(notifier: Notifier, notifying: Notifier) -> None:
-    """Both have noticed that their server is back, and what is rung now is heard."""
-    assert has_hint(notifier, HEARD_S), "it did not say that it listens again"
+def until_hints_arrive_again(notifier: Notifier, notifying: Notifier) -> None:
+    """Both have noticed that their server is back, and a hint sent now arrives."""
+    assert has_hint(notifier, ARRIVES_S), "it did not say that it listens again"
 
     def is_quiet() -> bool:
         notifier.clear()
@@ -96,61 +94,61 @@ def until_heard_again(notifier: Notifier, notifying: Notifier) -> None:
 
     until(is_quiet, "quiet")
 
-    def is_heard() -> bool:  # the breaker of the one who rings may still be open
+    def arrives() -> bool:  # the one who notifies may still pause
         notify(notifying)
         return has_hint(notifier, 0.05)
 
-    until(is_heard, "a hint")
+    until(arrives, "a hint")
 
 
 def test_redis_killed_and_restarted(
     server: ValkeyServer, stack: ExitStack, said: Callable[[str], list[str]]
 ) -> None:
-    notifier = listening(stack, RedisNotifier(server.url, open_s=SOON_S))
-    notifying = RedisNotifier(server.url, open_s=SOON_S)
+    notifier = listening(stack, RedisNotifier(server.url, pause_max_s=SOON_S))
+    notifying = RedisNotifier(server.url, pause_max_s=SOON_S)
     stack.callback(notifying.close)
     notify(notifying)
-    assert has_hint(notifier, HEARD_S)
+    assert has_hint(notifier, ARRIVES_S)
     notifier.clear()
 
     server.kill()
     until(lambda: notifier.failures >= 5, "the listener to notice")
-    until(lambda: notify(notifying) or notifying.failures >= 5, "the ringer to notice")
+    until(lambda: notify(notifying) or notifying.failures >= 5, "the one who notifies to notice")
     notifier.clear()
     assert not has_hint(notifier, 0.1)
 
     server.start()
-    until_heard_again(notifier, notifying)
+    until_hints_arrive_again(notifier, notifying)
     until(lambda: said("listening to Redis works again"), "the listener to say so")
     assert len(said("listening to Redis failed")) == 1
     assert len(said("notifying through Redis failed")) == 1
-    until(lambda: len(said("works again")) == 2, "the ringer to say so")
+    until(lambda: len(said("works again")) == 2, "the one who notifies to say so")
 
 
 def test_redis_that_is_not_there_at_first(
     server: ValkeyServer, stack: ExitStack, said: Callable[[str], list[str]]
 ) -> None:
     server.kill()
-    notifier = RedisNotifier(server.url, open_s=SOON_S)
+    notifier = RedisNotifier(server.url, pause_max_s=SOON_S)
     stack.callback(notifier.close)
     notify(notifier)
     assert not has_hint(notifier, 0.1)
     until(lambda: said("listening to Redis failed"), "a warning")
     server.start()
-    until_heard_again(notifier, notifier)
+    until_hints_arrive_again(notifier, notifier)
 
 
 def test_redis_that_hangs(
     server: ValkeyServer, stack: ExitStack, said: Callable[[str], list[str]]
 ) -> None:
-    """It takes connections and answers nothing: who rings does not notice."""
-    notifier = listening(stack, RedisNotifier(server.url, open_s=SOON_S))
+    """It takes connections and answers nothing: who notifies does not notice."""
+    notifier = listening(stack, RedisNotifier(server.url, pause_max_s=SOON_S))
     server.freeze()
     notify(notifier, 100)
     until(lambda: said("notifying through Redis failed"), "a time-out")
     until(lambda: said("listening to Redis failed"), "another")
     server.thaw()
-    until_heard_again(notifier, notifier)
+    until_hints_arrive_again(notifier, notifier)
 
 
 def test_closing_while_redis_hangs(server: ValkeyServer, stack: ExitStack) -> None:
@@ -163,98 +161,48 @@ def test_closing_while_redis_hangs(server: ValkeyServer, stack: ExitStack) -> No
     server.thaw()
 
 
-def test_a_ring_after_a_restart_is_not_lost(server: ValkeyServer, stack: ExitStack) -> None:
+def test_a_hint_after_a_restart_is_not_lost(server: ValkeyServer, stack: ExitStack) -> None:
     """The connection that it was sent over before is gone."""
     notifying = RedisNotifier(server.url)
     stack.callback(notifying.close)
-    with closing(redis.Redis.from_url(server.url)) as client:
-        notify(notifying)
-        until(lambda: client.xlen(STREAMS[0]) == 1, "the first")
-    server.kill()
-    server.start()
-    with closing(redis.Redis.from_url(server.url)) as client:
-        notify(notifying)
-        until(lambda: client.xlen(STREAMS[0]) == 2, "the second")
+    for _ in range(2):
+        with closing(redis.Redis.from_url(server.url)) as client:
+            client.delete(HINTS)
+            notify(notifying)
+            until(lambda client=client: client.llen(HINTS) == 1, "the hint")
+        server.kill()
+        server.start()
     assert not notifying.failures
 
 
 def test_redis_that_forgot_everything(server: ValkeyServer, stack: ExitStack) -> None:
-    notifier = listening(stack, RedisNotifier(server.url, open_s=SOON_S))
+    notifier = listening(stack, RedisNotifier(server.url, pause_max_s=SOON_S))
     with closing(redis.Redis.from_url(server.url)) as client:
         client.flushall()
-    until_heard_again(notifier, notifier)
-
-
-def test_a_breaker_leaves_redis_alone_for_a_while(server: ValkeyServer, stack: ExitStack) -> None:
-    notifier = RedisNotifier(server.url, open_s=60)
-    stack.callback(notifier.close)
-    server.kill()
-    for n in range(3):
-        notify(notifier)
-        until(lambda n=n: notifier.failures > n, "a failure")
-    server.start()
     notify(notifier)
-    until(lambda: notifier.failures == 4, "the ring to be counted")
-    with closing(redis.Redis.from_url(server.url)) as client:
-        assert not client.exists(*STREAMS.values())
+    assert has_hint(notifier, ARRIVES_S)
 
 
-TAKER = """
-import sys, select
-from intermission.backends.notifier.redis import RedisNotifier
-notifier = RedisNotifier(sys.argv[1])
-select.select([notifier], [], [])
-notifier.clear()
-print("listens", flush=True)
-select.select([notifier], [], [])
-print("took it", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_hint_that_a_dead_worker_took_is_heard_by_another(
-    server: ValkeyServer, stack: ExitStack
-) -> None:
-    taker = subprocess.Popen(
-        [sys.executable, "-c", TAKER, server.url],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    stack.callback(taker.communicate)
-    assert taker.stdout is not None
-    assert taker.stdout.readline() == b"listens\n"
-    notifying = RedisNotifier(server.url)
-    stack.callback(notifying.close)
-    notify(notifying)
-    assert taker.stdout.readline() == b"took it\n"
-    taker.kill()
-    taker.wait()
-
-    notifier = listening(stack, RedisNotifier(server.url, untaken_s=SOON_S))
-    assert has_hint(notifier, HEARD_S)
-    notifier.clear()
-    with closing(redis.Redis.from_url(server.url)) as client:
-        pending = lambda: client.xpending(STREAMS[0], "intermission")["pending"]  # noqa: E731
-        until(lambda: pending() == 0, "the acknowledgement")
-
-
-def test_a_consumer_that_died_long_ago_is_forgotten(
+def test_redis_is_left_alone_for_a_while_after_it_failed(
     server: ValkeyServer, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("intermission.backends.server_outage.PAUSE_S", 60.0)
+    notifier = RedisNotifier(server.url, pause_max_s=60)
+    stack.callback(notifier.close)
+    server.kill()
+    notify(notifier)
+    until(lambda: notifier.failures == 1, "a failure")
+    server.start()
+    notify(notifier)
     with closing(redis.Redis.from_url(server.url)) as client:
-        client.xgroup_create(STREAMS[0], "intermission", mkstream=True)
-        client.xgroup_createconsumer(STREAMS[0], "intermission", "dead")
-        until(lambda: consumers(client)["dead"] > 0, "a millisecond")
-        monkeypatch.setattr("intermission.backends.notifier.redis.FORGOTTEN_S", 0.0)
-        listening(stack, RedisNotifier(server.url))
-        assert "dead" not in consumers(client)
+        assert not client.exists(HINTS)
+    assert notifier.failures == 1
 
 
-def consumers(client: redis.Redis) -> dict[str, int]:
-    """For how many milliseconds each has been silent."""
-    found = client.xinfo_consumers(STREAMS[0], "intermission")
-    return {one["name"].decode(): one["idle"] for one in found}
+def send_notice(database: PostgresServer) -> None:
+    """As the ledger's transactions do."""
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_notify(%s, '')", (CHANNEL,))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "at once"])
@@ -265,36 +213,32 @@ def test_postgres_restarted(
     how: signal.Signals,
 ) -> None:
     notifier = listening(stack, PostgresNotifier(database.url))
-    notify(notifier)
-    assert has_hint(notifier, HEARD_S)
+    send_notice(database)
+    assert has_hint(notifier, ARRIVES_S)
     notifier.clear()
     database.stop(how)
     until(lambda: notifier.failures >= 3, "the listener to notice")
-    notify(notifier, 3)
     notifier.clear()
     database.start()
-    until_heard_again(notifier, notifier)
+    assert has_hint(notifier, ARRIVES_S), "it did not say that it listens again"
     until(lambda: said("listening to the database works again"), "the listener to say so")
     assert len(said("listening to the database failed")) == 1
 
 
 def test_a_connection_that_is_cut(database: PostgresServer, stack: ExitStack) -> None:
     notifier = listening(stack, PostgresNotifier(database.url))
-    notify(notifier)
-    assert has_hint(notifier, HEARD_S)
-    notifier.clear()
     with psycopg.connect(database.url, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'intermission notifier'"
         )
-    assert has_hint(notifier, HEARD_S), "what it may have missed"
+    assert has_hint(notifier, ARRIVES_S), "what it may have missed"
     notifier.clear()
-    notify(notifier)  # over a connection that it does not know to be cut
-    assert has_hint(notifier, HEARD_S)
+    send_notice(database)
+    assert has_hint(notifier, ARRIVES_S)
 
 
-def test_a_pooler_that_makes_listen_deaf_is_found_out(
+def test_a_pooler_that_drops_notices_is_found_out(
     database: PostgresServer, stack: ExitStack, said: Callable[[str], list[str]]
 ) -> None:
     pooler = stack.enter_context(Pooler(database.port).running())
@@ -307,11 +251,14 @@ def test_a_pooler_that_makes_listen_deaf_is_found_out(
     assert not said("works again")
 
     pooler.deaf = False
-    until(lambda: said("listening to the database works again"), "the notifier to hear itself")
-    until_heard_again(notifier, notifier)
+    until(
+        lambda: said("listening to the database works again"), "the notifier to get its own notice"
+    )
+    send_notice(database)
+    assert has_hint(notifier, ARRIVES_S)
 
 
-def test_a_bell_that_goes_deaf_is_found_out(
+def test_a_notifier_that_gets_no_more_notices_is_found_out(
     database: PostgresServer, stack: ExitStack, said: Callable[[str], list[str]]
 ) -> None:
     """As after a failover of the pooler: it worked, and the connection still stands."""
@@ -348,5 +295,5 @@ def test_a_lost_hint_is_only_late(kind: str, stack: ExitStack) -> None:
     work.append("a task")
     put_s = time.monotonic()
     notify(notifier)
-    waiting.join(HEARD_S)
+    waiting.join(ARRIVES_S)
     assert found_s[0] - put_s < 2 * POLL_S

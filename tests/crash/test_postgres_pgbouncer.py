@@ -10,7 +10,7 @@ import pytest
 from launcher import until
 
 from intermission.backends.ledger.postgres import PostgresLedger
-from intermission.backends.notifier.notify import PostgresNotifier
+from intermission.backends.notifier.postgres import PostgresNotifier
 from intermission.testing.clock import FakeClock
 from intermission.testing.ledger.completing import Completing
 from intermission.testing.ledger.racing import Racing
@@ -37,7 +37,7 @@ class TestThroughPgBouncer(Completing, Racing):
         return lambda: PostgresLedger(url, clock=clock)
 
 
-def test_a_bell_behind_it_says_that_it_is_deaf(
+def test_a_notifier_behind_it_says_that_no_notices_arrive(
     postgres: Databases, pgbouncer: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -45,5 +45,5 @@ def test_a_bell_behind_it_says_that_it_is_deaf(
         closing(PostgresNotifier(pgbouncer(postgres.emptied()), probe_within_s=0.2)) as notifier,
     ):
         notifier.fileno()
-        until(lambda: notifier.failures > 0, "the notifier is found deaf", DEADLINE_S)
+        until(lambda: notifier.failures > 0, "the notifier notices", DEADLINE_S)
     assert "a pooler in transaction mode does that" in caplog.text

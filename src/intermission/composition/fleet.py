@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from intermission.backends.notifier import open_notifiers
+from intermission.backends.notifier import fleet_name, open_notifiers
+from intermission.backends.progress_publisher import ProgressPublisher
 from intermission.composition.app import App
+from intermission.composition.event_log import last_event
 from intermission.composition.ledgers import shared_ledger
 from intermission.composition.locations import Location, as_location
 from intermission.engine.open_job import OpenJob, job_row
 from intermission.engine.workspace import Workspace
 from intermission.errors import NoPipeline, UsageError
 from intermission.maintenance.superseded_outputs import bring_back
-from intermission.model import Job, Source
+from intermission.model import Event, Job, Source
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger
 from intermission.ports.notifier import Notifier
@@ -106,13 +108,13 @@ class Fleet:
             lent=self.ledger,
         )
         submission.held.close()
-        self.notify(priority)
+        self.notify()
         return submission.job, submission.is_new
 
-    def notify(self, priority: int = 0) -> None:
+    def notify(self) -> None:
         """Wake a worker, where notifiers are set up."""
         for notifier in self._notifiers():
-            notifier.notify(priority)
+            notifier.notify()
 
     def _notifiers(self) -> Sequence[Notifier]:
         if self._opened_notifiers is None:
@@ -120,6 +122,18 @@ class Fleet:
             for notifier in self._opened_notifiers:
                 atexit.register(notifier.close)  # which sends the last hint
         return self._opened_notifiers
+
+    def progress_publisher(self, describe: Callable[[Event], str]) -> ProgressPublisher | None:
+        """What publishes the event log to Redis, if the settings say where."""
+        if self.settings.redis_url is None:
+            return None
+        return ProgressPublisher(
+            self.settings.redis_url,
+            fleet_name(self.settings),
+            self.open_ledger,
+            newest=last_event,
+            describe=describe,
+        )
 
     def open_job(self, ledger: Ledger, key: str, worker: str) -> OpenJob:
         """What a worker needs to run the tasks of a job."""

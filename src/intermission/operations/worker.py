@@ -6,12 +6,11 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
 
 from intermission.backends.executor.local import LocalExecutor
 from intermission.backends.interruption.imds import watching
 from intermission.backends.notifier import open_notifiers
-from intermission.backends.progress_events import ProgressEvents
+from intermission.backends.progress_publisher import publishing
 from intermission.backends.work_source.host_faults import check_scratch
 from intermission.backends.work_source.shared_jobs import SharedJobs
 from intermission.composition.app import App, start_reaper
@@ -41,7 +40,7 @@ def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
     with ExitStack() as held:
         held.callback(reaper.close)
         join = _join_fleet if settings.server is None else _join_server
-        source, clock, hooks = join(settings, name, held)
+        source, clock = join(settings, name, held)
         worker = Worker(
             source,
             LeaseRenewer(
@@ -53,7 +52,6 @@ def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
             LocalExecutor(reaper, settings.slots),
             clock,
             drain_s=settings.drain_s,
-            **hooks,
         )
         on_ready(name)
         held.enter_context(watching(settings, clock, worker.drain))
@@ -65,23 +63,15 @@ def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
     raise AssertionError("nothing here swallows an error")
 
 
-def _join_fleet(
-    settings: Settings, name: str, held: ExitStack
-) -> tuple[SharedJobs, Clock, dict[str, Any]]:
+def _join_fleet(settings: Settings, name: str, held: ExitStack) -> tuple[SharedJobs, Clock]:
     """Work of a shared ledger."""
     fleet = Fleet(settings)
     clock, catalog = fleet.app.clock, fleet.app.catalog
     log.info("pipelines: %s", ", ".join(sorted(catalog.codes)))
     ledger = held.enter_context(closing(fleet.open_ledger()))
     notifiers = [held.enter_context(closing(notifier)) for notifier in open_notifiers(settings)]
-    hooks: dict[str, Any] = {}
-    if settings.redis_url is not None:
-        from intermission.backends.progress_pubsub import RedisProgress
-
-        progress = held.enter_context(closing(RedisProgress(settings.redis_url, event_line)))
-        publishing = ProgressEvents(ledger, progress.tell, clock)
-        ledger = publishing.ledger
-        hooks = {"on_tick": publishing.look, "on_progress": publishing.progressed}
+    if (publisher := fleet.progress_publisher(event_line)) is not None:
+        held.enter_context(publishing(publisher))
     previews = held.enter_context(closing(Previews()))
 
     def open_job(key: str) -> OpenJob:
@@ -99,12 +89,10 @@ def _join_fleet(
         runs=catalog.codes,
         self_test=_self_test(settings),
     )
-    return source, clock, hooks
+    return source, clock
 
 
-def _join_server(
-    settings: Settings, name: str, held: ExitStack
-) -> tuple[SharedJobs, Clock, dict[str, Any]]:
+def _join_server(settings: Settings, name: str, held: ExitStack) -> tuple[SharedJobs, Clock]:
     """Work of a server, which alone reaches the ledger and the storage."""
     from intermission.composition.server_client import remote_work
 
@@ -114,7 +102,7 @@ def _join_server(
     codes = app.catalog.codes
     test = _self_test(settings)
     source = SharedJobs(client, open_job, name, settings, app.clock, runs=codes, self_test=test)
-    return source, app.clock, {}
+    return source, app.clock
 
 
 def _self_test(settings: Settings) -> Callable[[], None]:

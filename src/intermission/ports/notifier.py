@@ -1,7 +1,7 @@
 """The notifier as workers see it: a hint that work is there.
 
 A notifier may lie, be late, be lost or be away for days. Polling is always on, so that a lost hint
-costs a wait and nothing else; nothing may be decided by a notifier but when to ask the ledger.
+costs a poll interval and nothing else; a notifier decides nothing but when to ask the ledger.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from typing import Protocol
 
 
 class Notifier(Protocol):
-    """Any thread may notify; one thread listens to an instance; never carried across a fork."""
+    """Any thread may notify; one thread waits for an instance; never carried across a fork."""
 
     @property
     def failures(self) -> int:
-        """How many hints and attempts to listen went wrong so far; an outage is logged once."""
+        """How many attempts to send or to listen went wrong so far; an outage is logged once."""
         ...
 
-    def notify(self, priority: int = 0) -> None:
-        """Hint that there is work, after it is in the ledger. Raises nothing, and soon returns."""
+    def notify(self) -> None:
+        """Hint that there is work, after it is in the ledger. Raises nothing and soon returns.
+
+        A notifier whose hints the ledger sends by itself does nothing here.
+        """
         ...
 
     def fileno(self) -> int:

@@ -18,8 +18,8 @@ from intermission.composition.uploads import Uploads
 from intermission.errors import EnvironmentFault, UsageError
 from intermission.operations.documents import event_line
 from intermission.services.alerting import alert_services
-from intermission.services.progress_publishing import progress_services
 from intermission.services.retention import retention_services
+from intermission.services.supervisor import Service
 from intermission.services.watch_scheduler import server_watches
 from intermission.settings import Settings
 from intermission.web.app import create_app
@@ -71,7 +71,7 @@ def serve(
             *alert_services(fleet, Uploads(settings), opened),
             *server_watches(fleet),
             *retention_services(fleet),
-            *progress_services(fleet, event_line, opened),
+            *_progress_services(fleet, opened),
         ]
         app = create_app(fleet, registry, roots=roots, services=services)
         config = uvicorn.Config(
@@ -110,6 +110,16 @@ class _Server(uvicorn.Server):
         # A stream has no end of its own, and the server waits for every answer to end.
         self._hub.close()
         await super().shutdown(sockets=sockets)
+
+
+def _progress_services(fleet: Fleet, opened: ExitStack) -> list[Service]:
+    publisher = fleet.progress_publisher(event_line)
+    if publisher is None:
+        return []
+    opened.callback(publisher.close)
+    run = publisher.run
+    name = "progress to Redis"
+    return [Service(name, lambda stop: lambda: run(stop, stop.succeeded), is_essential=False)]
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -14,7 +14,6 @@ from intermission.settings import Settings
 def open_notifiers(settings: Settings) -> list[Notifier]:
     """The notifiers to notify and to listen to; none where polling is all there is.
 
-    All may be notified of any work: NOTIFY is the ledger's own, and its notifier only listens.
     Connects to nothing yet: a server that is away is no reason not to start. Raises `UsageError`
     for settings that do not fit together, `EnvironmentFault` for a package that is missing.
     """
@@ -31,9 +30,9 @@ def open_notifiers(settings: Settings) -> list[Notifier]:
             remedy="Set redis_url, such as redis://host:6379/0, or set notifiers to auto.",
         )
     if settings.notifiers in ("auto", "database", "hybrid") and database is not None:
-        from intermission.backends.notifier.notify import PostgresNotifier
+        from intermission.backends.notifier.postgres import PostgresNotifier
 
-        notifiers.append(PostgresNotifier(database, sends=False))
+        notifiers.append(PostgresNotifier(database))
     if settings.notifiers in ("redis", "hybrid") and settings.redis_url is not None:
         from intermission.backends.notifier.redis import RedisNotifier
 
@@ -44,7 +43,7 @@ def open_notifiers(settings: Settings) -> list[Notifier]:
 def fleet_name(settings: Settings) -> str:
     """A name that workers of one ledger share, however they log in to it.
 
-    Should two spell its address differently, a hint wakes one worker of each spelling.
+    Two that spell its address differently do not reach each other, and find work by polling.
     """
     place = settings.ledger or settings.server or ""
     if "://" in place:

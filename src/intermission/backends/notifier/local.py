@@ -1,7 +1,7 @@
 """A notifier within one process: a thread notifies, and the thread that waits in `select` wakes up.
 
 Also the near half of every notifier that is told from elsewhere. It must never write to a
-descriptor after `close`, because the number may be somebody else's by then.
+descriptor after `close`, because the number may be another file's by then.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ class LocalNotifier:
     failures = 0
 
     def __init__(self, *, notified: bool = True) -> None:
-        """Without `notified` it is quiet at first, for whoever knows when listening begins."""
+        """Without `notified` it is quiet at first, for those who know when listening begins."""
         self._read, self._write = os.pipe()
         self._lock = threading.Lock()
-        self.has_hint = False
-        """Whether there is a hint that was not cleared."""
+        self._has_hint = False
         self._closed = False
         if notified:
             self.notify()
 
-    def notify(self, priority: int = 0) -> None:
+    def notify(self) -> None:
         with self._lock:
-            if not self.has_hint and not self._closed:
+            if not self._has_hint and not self._closed:
                 os.write(self._write, b"\0")
-                self.has_hint = True
+                self._has_hint = True
 
     def fileno(self) -> int:
         if self._closed:
@@ -38,9 +37,9 @@ class LocalNotifier:
 
     def clear(self) -> None:
         with self._lock:
-            if self.has_hint and not self._closed:
+            if self._has_hint and not self._closed:
                 os.read(self._read, 1)
-                self.has_hint = False
+                self._has_hint = False
 
     def close(self) -> None:
         with self._lock:

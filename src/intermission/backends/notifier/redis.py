@@ -1,239 +1,109 @@
-"""A notifier over Redis Streams, or whatever speaks that protocol.
+"""A notifier over a Redis list, one for each fleet.
 
-Three streams, so that a flood of unimportant hints pushes no important one out. Workers read as
-consumers of their fleet's group, so that a hint wakes the one who has waited longest, and not all
-of them. A hint is acknowledged when its listener has taken it; one that a dead or busy worker
-took is claimed by another. A server that fails is left alone for a while by a breaker.
+Idle workers wait for the next hint of the list, and Redis gives it to the one that has waited
+longest: the others sleep on. The list is short and soon expires, because a hint is worth no more
+than a poll interval: one that a dying worker took is lost, and the work is found by polling.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import re
-import socket
 import threading
-import time
-from collections.abc import Collection
-from importlib.util import find_spec
-from random import uniform
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from queue import SimpleQueue
 
-from intermission.backends.notifier.breaker import OPEN_S, Breaker
 from intermission.backends.notifier.local import LocalNotifier
-from intermission.backends.notifier.notifying_thread import NotifyingThread
-from intermission.errors import EnvironmentFault, UsageError
+from intermission.backends.redis_client import TIMEOUT_S, redis_client
+from intermission.backends.server_outage import PAUSE_MAX_S, ServerOutage
 
-if TYPE_CHECKING:
-    from redis import Redis
-
-STREAMS = {
-    1: "intermission:notifier:high",
-    0: "intermission:notifier:normal",
-    -1: "intermission:notifier:low",
-}
-LENGTH_MAX = 1000
-BLOCK_S = 2.0
-UNTAKEN_S = 5.0
-"""How long a hint may lie with a worker that has not taken it, until another takes it over."""
-FORGOTTEN_S = 3600.0
-"""How long a consumer is silent that nobody will miss; one that reads again is made again."""
-RETRY_S = 0.2
+LIST = "intermission:notifier:"
+"""Followed by the name of the fleet."""
+LENGTH_MAX = 16
+EXPIRES_S = 5
+BLOCK_S = 2
 CLOSE_S = 2.0
-TIMEOUT_S = 1.0
-log = logging.getLogger(__name__)
+"""How long the end of a process may wait for its last hint to be sent."""
 
 
 class RedisNotifier:
     """Of the idle listeners of a fleet, one gets a hint."""
 
     def __init__(
-        self,
-        url: str,
-        *,
-        fleet: str = "intermission",
-        open_s: float = OPEN_S,
-        untaken_s: float = UNTAKEN_S,
+        self, url: str, *, fleet: str = "intermission", pause_max_s: float = PAUSE_MAX_S
     ) -> None:
-        """`fleet` names the consumer group; `open_s` is how long the breaker stays open."""
-        self._sender = client(url, TIMEOUT_S)
-        self._listening = client(url, BLOCK_S + TIMEOUT_S)
-        self.fleet = fleet
-        self._untaken_s = untaken_s
-        self._me = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
-        self._notify_breaker = Breaker("notifying through Redis", open_s=open_s)
-        self._notifying = NotifyingThread(self._notify_breaker, self._send, self._sender.close)
-        self._listen_breaker = Breaker("listening to Redis", open_s=open_s)
+        """`pause_max_s` is how long a server that is away is left alone at most."""
+        self.key = LIST + fleet
+        self._sender = redis_client(url)
+        self._listener = redis_client(url, BLOCK_S + TIMEOUT_S)
+        self._sending = ServerOutage("notifying through Redis", pause_max_s=pause_max_s)
+        self._listening = ServerOutage("listening to Redis", pause_max_s=pause_max_s)
+        self._hints: SimpleQueue[bool] = SimpleQueue()
+        """True for a hint to send, False for the end."""
+        self._is_queued = False
         self._near = LocalNotifier(notified=False)
-        self._taken = threading.Event()
+        self._cleared = threading.Event()
         self._closed = threading.Event()
-        self._connection_id: int | None = None
-        self._look_at_s = 0.0
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._threads: dict[str, threading.Thread] = {}
 
     @property
     def failures(self) -> int:
-        return self._notify_breaker.failures + self._listen_breaker.failures
+        return self._sending.failures + self._listening.failures
 
-    def notify(self, priority: int = 0) -> None:
-        self._notifying.notify(priority)
+    def notify(self) -> None:
+        with self._lock:
+            if self._closed.is_set() or self._is_queued:
+                return
+            self._is_queued = True
+            self._hints.put(True)
+            self._start("notifying", lambda: self._sending.keep_trying(self._send, self._closed))
 
     def fileno(self) -> int:
-        if self._thread is None and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._run, name="notifier-redis", daemon=True)
-            self._thread.start()
+        with self._lock:
+            if not self._closed.is_set():
+                listen = self._listen
+                self._start("listening", lambda: self._listening.keep_trying(listen, self._closed))
         return self._near.fileno()
 
     def clear(self) -> None:
         self._near.clear()
-        self._taken.set()
+        self._cleared.set()
 
     def close(self) -> None:
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        self._taken.set()
-        if self._thread is not None:
-            self._unblock(self._thread)
-        self._notifying.close()
-        self._sender.close()
+        with self._lock:
+            self._closed.set()
+            self._hints.put(False)
+        self._cleared.set()
+        self._listener.connection_pool.disconnect()  # ends the wait for a hint
+        for thread in self._threads.values():
+            thread.join(CLOSE_S)
         self._near.close()
+        self._sender.close()
+        self._listener.close()
 
-    def _send(self, levels: Collection[int]) -> None:
-        with self._sender.pipeline(transaction=False) as pipeline:
-            for level in levels:
-                pipeline.xadd(STREAMS[level], {"hint": ""}, maxlen=LENGTH_MAX, approximate=True)
-            pipeline.execute()
+    def _start(self, name: str, target: Callable[[], None]) -> None:
+        if name not in self._threads:
+            self._threads[name] = threading.Thread(target=target, name=name, daemon=True)
+            self._threads[name].start()
 
-    def _unblock(self, thread: threading.Thread) -> None:
-        """End the read that the listening thread may be blocked in, or be about to begin."""
-        give_up_s = time.monotonic() + CLOSE_S
-        while thread.is_alive() and time.monotonic() < give_up_s:
-            try:
-                if self._connection_id is not None:
-                    self._sender.client_unblock(self._connection_id)
-            except Exception:  # then the read ends by itself, soon after
-                self._connection_id = None
-            thread.join(0.02)
+    def _send(self) -> None:
+        """Hints have no order and no content: those that come meanwhile become one more."""
+        while self._hints.get():
+            self._is_queued = False
+            with self._sender.pipeline(transaction=False) as pipeline:
+                pipeline.rpush(self.key, "")
+                pipeline.ltrim(self.key, 0, LENGTH_MAX - 1)
+                pipeline.expire(self.key, EXPIRES_S)
+                pipeline.execute()
+            self._sending.succeeded()
 
-    def _run(self) -> None:
-        """Listen until the notifier is closed, whatever happens to the server."""
-        joined = False
-        while not self._closed.is_set():
-            try:
-                if not joined:
-                    self._join()
-                    self._near.notify()
-                joined = True
-                taken = self._take()
-                self._listen_breaker.succeeded()
-                if taken:
-                    self._wait_until_taken()
-                    self._acknowledge(taken)
-            except Exception as e:  # nothing may depend on a notifier, so nothing may end it
-                joined = False
-                self._listen_breaker.failed(e)
-                self._closed.wait(self._listen_breaker.wait_s or RETRY_S * uniform(0.5, 1.5))
-        self._leave()
-
-    def _join(self) -> None:
-        """Make the groups where they are missing, and forget workers that are long gone."""
-        from redis.exceptions import ResponseError
-
-        redis = self._listening
-        self._connection_id = redis.client_id()
-        for stream in STREAMS.values():
-            try:
-                redis.xgroup_create(stream, self.fleet, id="$", mkstream=True)
-            except ResponseError as e:
-                if "BUSYGROUP" not in str(e):
-                    raise
-            for consumer in redis.xinfo_consumers(stream, self.fleet):
-                if consumer["idle"] > FORGOTTEN_S * 1000:
-                    redis.xgroup_delconsumer(stream, self.fleet, consumer["name"])
-
-    def _take(self) -> dict[str, list[Any]]:
-        """Hints by stream: those that nobody took care of, else the next that come.
-
-        All that lie there at once: who was too busy for them has asked the ledger since.
-        """
-        if time.monotonic() >= self._look_at_s:
-            self._look_at_s = time.monotonic() + self._untaken_s
-            if untaken := self._take_over():
-                return untaken
-        found: Any = self._listening.xreadgroup(
-            self.fleet,
-            self._me,
-            dict.fromkeys(STREAMS.values(), ">"),
-            count=LENGTH_MAX,
-            block=int(min(BLOCK_S, self._untaken_s) * 1000),
-        )
-        return {stream: [hint for hint, _ in hints] for stream, hints in found or ()}
-
-    def _take_over(self) -> dict[str, list[Any]]:
-        untaken: dict[str, list[Any]] = {}
-        for stream in STREAMS.values():
-            answer: Any = self._listening.xautoclaim(
-                stream,
-                self.fleet,
-                self._me,
-                min_idle_time=int(self._untaken_s * 1000),
-                count=LENGTH_MAX,
-                justid=True,
-            )
-            if answer:
-                untaken[stream] = list(answer)
-        return untaken
-
-    def _wait_until_taken(self) -> None:
+    def _listen(self) -> None:
         """Take no more hints from others while this listener is busy with something else."""
-        self._taken.clear()
+        self._listener.ping()
         self._near.notify()
-        if not self._closed.is_set():  # else `close` may have been faster, and was cleared
-            self._taken.wait()
-
-    def _acknowledge(self, taken: dict[str, list[Any]]) -> None:
-        """Unless the notifier was closed over it: then it is for another to take."""
-        if self._near.has_hint:
-            return
-        for stream, hints in taken.items():
-            self._listening.xack(stream, self.fleet, *hints)
-
-    def _leave(self) -> None:
-        try:
-            for stream in STREAMS.values():
-                waiting = self._listening.xpending_range(
-                    stream, self.fleet, "-", "+", 1, consumername=self._me
-                )
-                if not waiting:
-                    self._listening.xgroup_delconsumer(stream, self.fleet, self._me)
-        except Exception:  # a notifier that is closed raises nothing, and others clear up later
-            log.debug("left for others to forget", exc_info=True)
-        self._listening.close()
-
-
-def client(url: str, timeout_s: float) -> Redis:
-    """A connection that fails instead of waiting: a breaker decides when to try again."""
-    if find_spec("redis") is None:
-        raise EnvironmentFault(
-            "expected the package redis, which reaches a Redis server, found it missing.",
-            remedy="Install it: pip install 'intermission[redis]'",
-        )
-    from redis import Redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    try:
-        return Redis.from_url(
-            re.sub("^valkey", "redis", url),
-            socket_timeout=timeout_s,
-            socket_connect_timeout=TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=True,
-            protocol=2,
-        )
-    except ValueError as e:
-        raise UsageError(
-            f"{re.sub('//[^/@]*@', '//', url)} is no address of a Redis server: {e}.",
-            remedy="Give redis://host:6379/0, rediss://host, or unix:///path/of/a/socket.",
-        ) from e
+        while not self._closed.is_set():
+            self._listening.succeeded()
+            if self._listener.blpop([self.key], timeout=BLOCK_S):
+                self._cleared.clear()
+                self._near.notify()
+                if not self._closed.is_set():  # else `close` has set it before it was cleared
+                    self._cleared.wait()
