@@ -436,6 +436,18 @@ def test_a_change_that_is_never_taken_fails_its_task_and_holds_up_nothing(
     assert shop.states()["two"] is TaskState.DONE
 
 
+def test_what_only_waited_for_a_slot_is_not_lost_with_its_worker(tmp_path: Path) -> None:
+    """Three are claimed ahead for the one slot, and the worker is killed: one was under way."""
+    shop = Shop(tmp_path, *(step(f"s{n}") for n in range(3)))
+    shop.worker._stats.finished("crash/s0", [0.02], mapped=True)
+    shop.turn()
+    shop.renewer.tick()
+    assert [one.step for batch in shop.executor.running.values() for one in batch] == ["s0"]
+    assert shop.ledger.rescue(["w"]) == 3
+    assert [row.lost for row in shop.rows().values()] == [1, 0, 0]
+    assert [row.attempts for row in shop.rows().values()] == [0, 0, 0]
+
+
 def test_a_suspect_runs_with_nothing_beside_it(tmp_path: Path) -> None:
     shop = Shop(tmp_path, *(step(f"s{n}") for n in range(3)), slots=3)
     for _ in range(2):
