@@ -32,6 +32,7 @@ from intermission.telemetry import OWNERSHIP_POINTS, POINTS, reached
 from intermission.testing.clock import FakeClock
 from intermission.testing.scratch_ledger import scratch_folder
 from intermission.testing.simulator import (
+    AIMED,
     FAULTS,
     Results,
     SqliteLedgers,
@@ -85,6 +86,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.mark.parametrize("seed", seeds(range(160)))
 def test_no_seed_breaks_the_promise(seed: int, scratch: Path, undisturbed: Results) -> None:
     simulate(seed, scratch, ledgers_in(scratch), expected=undisturbed)
+
+
+@pytest.mark.parametrize("seed", seeds(range(20)))
+def test_no_aimed_fault_breaks_it(seed: int, scratch: Path, undisturbed: Results) -> None:
+    faults = ("corrupt", "crash", *AIMED)
+    simulate(seed, scratch, ledgers_in(scratch), faults=faults, expected=undisturbed)
 
 
 def test_an_undisturbed_run_executes_every_task_once(scratch: Path) -> None:
@@ -241,13 +248,13 @@ HOST_FAULTS = ("scratch_full", "disk_error", "missing_package", "no_device", "cr
     ("places", "bug", "faults", "first", "complaint"),
     [
         ([(store_io, "commit")], overwriting, FAULTS, 4, "changed the standing receipt"),
-        ([(StoreIO, "commit")], stubborn, ("stall",), 38, "the ledger has"),
+        ([(StoreIO, "commit")], stubborn, AIMED, 0, "whose receipt never stood"),
         ([(store_io, "adopt")], forgetful, FAULTS, 0, "although it has a receipt"),
         (
             [(completion, "withdraw"), (receipt, "withdraw")],
             hasty,
-            ("corrupt", "stall"),
-            12,
+            ("corrupt", *AIMED),
+            0,
             "into quarantine",
         ),
         ([(SharedJobs, "refuse")], leaving, HOST_FAULTS, 0, "ended with an error"),

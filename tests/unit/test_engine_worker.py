@@ -448,6 +448,25 @@ def test_what_only_waited_for_a_slot_is_not_lost_with_its_worker(tmp_path: Path)
     assert [row.attempts for row in shop.rows().values()] == [0, 0, 0]
 
 
+def test_a_loss_that_is_told_late_does_not_touch_the_next_lease_of_its_task(
+    tmp_path: Path,
+) -> None:
+    """The renewer hears that a lease is gone which the worker is just giving back."""
+    shop = Shop(tmp_path, step("one"), step("two"), step("three"))
+    shop.worker._stats.finished("crash/one", [0.02], mapped=True)
+    shop.turn()
+    given_back = list(shop.renewer._held[shop.opened.name].values())[1:]
+    shop.turn(0.5)
+    shop.turn(1.0)
+    for held in given_back:
+        shop.worker._lease_lost(shop.opened.name, held)
+    for run, name in enumerate(["one", "two", "three"], start=1):
+        assert [one.step for one in shop.executor.running[run]] == [name]
+        shop.executor.ends(run)
+        shop.turn()
+    assert shop.executor.killed == []
+
+
 def test_a_suspect_runs_with_nothing_beside_it(tmp_path: Path) -> None:
     shop = Shop(tmp_path, *(step(f"s{n}") for n in range(3)), slots=3)
     for _ in range(2):

@@ -50,10 +50,13 @@ class Backlog:
         """The names of the jobs it has tasks of."""
         return {one.job.name for one in self._claimed}
 
-    def drop(self, job: str, task_id: int) -> None:
-        """Its lease was lost."""
+    def drop(self, job: str, task_id: int, fence: int) -> None:
+        """This lease was lost; a later one of its task may be here by now."""
+        lost = job, task_id, fence
         self._claimed = deque(
-            one for one in self._claimed if (one.job.name, one.lease.task_id) != (job, task_id)
+            one
+            for one in self._claimed
+            if (one.job.name, one.lease.task_id, one.lease.fence) != lost
         )
 
     def take_all(self) -> list[Claimed]:

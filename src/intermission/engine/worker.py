@@ -481,27 +481,30 @@ class Worker:
     def _lease_lost(self, name: str, held: HeldLease) -> None:
         """Called by the renewer: kill the work at once, whatever this thread is doing."""
         self._lost.append((name, held))  # first, so that its end is not taken for a crash
-        if (number := self._running(name, held.task_id)) is not None:
+        if (number := self._running(name, held)) is not None:
             self._executor.kill(number)
 
     def _job_cancelled(self, name: str, held: HeldLease) -> None:
         """Called by the renewer; `_enforce` sees to it."""
         self._cancelled.append((name, held))
 
-    def _running(self, name: str, task_id: int) -> int | None:
-        """The run that has a task on its batch; for any thread. Ids are one ledger's own."""
-        runs = list(self._runs.items())
-        return next((no for no, it in runs if it.job.name == name and task_id in it.batch), None)
+    def _running(self, name: str, held: HeldLease) -> int | None:
+        """The run that has a lease on its batch, and no later one of its task; for any thread."""
+        for number, run in list(self._runs.items()):
+            lease = run.batch.get(held.task_id) if run.job.name == name else None
+            if lease is not None and lease.fence == held.fence:
+                return number
+        return None
 
     def _drop_lost(self) -> None:
         while self._lost:
             name, held = self._lost.popleft()
-            number = self._running(name, held.task_id)
+            number = self._running(name, held)
             if number is not None:
                 self._runs[number].reason = Reason.LEASE_LOST
                 self._kill(number, "its lease was lost")
             else:
-                self._backlog.drop(name, held.task_id)
+                self._backlog.drop(name, held.task_id, held.fence)
 
     def _kill(self, number: int, verdict: str) -> None:
         run = self._runs[number]
@@ -515,14 +518,14 @@ class Worker:
         now_s = self._clock.monotonic_s()
         while self._cancelled:
             name, held = self._cancelled.popleft()
-            number = self._running(name, held.task_id)
+            number = self._running(name, held)
             if number is not None:
                 self._executor.cancel(number, held.task_id)
                 self._runs[number].verdict = "the job was cancelled"
                 self._runs[number].reason = Reason.CANCELLED
                 self._runs[number].deadline_s = now_s + CANCEL_GRACE_S
             else:
-                self._backlog.drop(name, held.task_id)
+                self._backlog.drop(name, held.task_id, held.fence)
         for number, run in list(self._runs.items()):
             if run.killed:
                 continue

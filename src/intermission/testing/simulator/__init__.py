@@ -6,12 +6,13 @@ seed plays the same story again.
 """
 
 from intermission.testing.simulator.audit import Violation
-from intermission.testing.simulator.fault_injector import FAULTS
+from intermission.testing.simulator.fault_injector import AIMED, FAULTS
 from intermission.testing.simulator.final_checks import Results
 from intermission.testing.simulator.ledgers import Ledgers, SqliteLedgers
 from intermission.testing.simulator.simulation import Report, simulate
 
 __all__ = [
+    "AIMED",
     "FAULTS",
     "Ledgers",
     "Report",

@@ -49,8 +49,13 @@ class Audit:
         self._jobs = {job.key: job for job in jobs}
         self._blame = blame
         self._standing: dict[str, bytes] = {}
+        self._stood: set[str] = set()
+        """Attempts whose receipts stand, or stood once."""
         self._condemned: set[str] = set()
-        self._withdrawn: set[str] = set()
+        self._struck: set[str] = set()
+        """Files that a fault took or changed."""
+        self._withdrawn: dict[str, bool] = {}
+        """Receipts; whether a fault is why: then a late process may do it after the task's end."""
         self._collected: set[str] = set()
         """Files that were deleted; no fault does that through a process."""
         self._behind: dict[str, set[str]] = defaultdict(set)
@@ -105,6 +110,7 @@ class Audit:
         elif now is not None:
             self._standing[key] = now
             receipt = Receipt.from_json(now)
+            self._stood.add(receipt.attempt)
             if gone := [file.key for file in receipt.files if file.key in self._collected]:
                 raise self._violation(f"the receipt {key} names {gone}, which were collected")
             if any(self._hangs_on(receipt, lost) for lost in self._unsound()):
@@ -118,7 +124,15 @@ class Audit:
             raise self._violation(
                 f"the sound receipt {key} of attempt {receipt.attempt} was put into quarantine"
             )
-        self._withdrawn.add(key)
+        self._withdrawn[key] = self._is_struck(receipt.files)
+
+    def struck(self, key: str) -> None:
+        """A fault changed a file or removed it."""
+        self._struck.add(key)
+        self.touched(key)
+
+    def _is_struck(self, files: Iterable[FileRef]) -> bool:
+        return any(file.key in self._struck for file in files)
 
     def touched(self, key: str) -> None:
         """A file was changed or removed: what was made from it has lost its right to stand."""
@@ -164,12 +178,15 @@ class Audit:
         """Whether a fault took a file that a task's receipt names, or named until then."""
         key = receipt_key(step, task_key)
         if key not in self._standing:
-            return key in self._withdrawn and self.ledger_was_replaced
+            return self._withdrawn.get(key, False) or (
+                key in self._withdrawn and self.ledger_was_replaced
+            )
         return Receipt.from_json(self._standing[key]).attempt in self._condemned
 
     def is_outdated(self, output: Output) -> bool:
-        """Whether a ledger from before names files that are lost, and others were made since."""
-        return self.ledger_was_replaced and not self.has(output.files)
+        """Whether the ledger names files that are lost, and others were made since."""
+        is_known = self.ledger_was_replaced or self._is_struck(output.files)
+        return is_known and not self.has(output.files)
 
     def standing(self, step: str, task_key: str) -> Receipt | None:
         """The receipt that makes a task finished, if it has one whose bytes are there."""
@@ -222,6 +239,9 @@ class Audit:
         alone = len(done) == 1 or not any(self._is_plan(before, one) for one in done)
         if alone and answers != expected:
             raise self._violation(f"completions {done} of {before} were answered {answers}")
+        for one, accepted in zip(done, answers, strict=True):
+            if accepted and one.receipt is not None and one.receipt.attempt not in self._stood:
+                raise self._violation(f"the ledger has taken {one}, whose receipt never stood")
         self.counts["completion refused"] += answers.count(False)
         return answers
 

@@ -57,10 +57,17 @@ FAULTS = (
     "no_device",
     "upgrade",
 )
+AIMED = frozenset({"overtake"})
+"""Faults that bring about what chance seldom does: looked for by them, a bug is soon found."""
 CRITICAL = ("after-artifacts", "before-receipt", "mid-quarantine", "before-complete")
 """Points at which faults do the most harm."""
 UPGRADES = frozenset({"upgrade"})
 """Faults that need a fleet whose hosts have not all the same."""
+
+
+def _stop_machine(worker: SimulatedWorker, until_s: float) -> None:
+    for one in (worker, *worker.reaper.slots.values()):
+        one.stalled_until_s = until_s
 
 
 class FaultInjector:
@@ -78,6 +85,8 @@ class FaultInjector:
         self._hosts = hosts
         self._start = start
         self._copies: list[Any] = []
+        self._overtaken: list[tuple[SimulatedSlot, Callable[[], bool]]] = []
+        """Slots that stand still, each until this is true."""
         self.processes: list[Process] = []
         """All that ever started, in order."""
 
@@ -106,16 +115,47 @@ class FaultInjector:
         """It stops for longer than its leases live, mostly, and wakes up a zombie."""
         if not self._is_worth_it(victim):
             return False
-        stopped = [victim]
+        until_s = self._now_s() + self._random.uniform(0.8 * LEASE_TTL_S, STALL_MAX_S)
+        victim.stalled_until_s = until_s
         worker = victim.worker if isinstance(victim, SimulatedSlot) else victim
         if isinstance(worker, SimulatedWorker) and (
             worker is not victim or self._random.random() < 0.5
         ):
-            stopped = [worker, *worker.reaper.slots.values()]  # the whole machine
-        until_s = self._now_s() + self._random.uniform(0.8 * LEASE_TTL_S, STALL_MAX_S)
-        for one in stopped:
-            one.stalled_until_s = until_s
+            _stop_machine(worker, until_s)
         return True
+
+    def overtake(self, victim: Process) -> bool:
+        """A slot stops with its machine, and goes on alone when another has overtaken it."""
+        if not isinstance(victim, SimulatedSlot) or any(
+            one is victim for one, _ in self._overtaken
+        ):
+            return False
+        if victim.where.endswith("before-receipt"):
+            condition = partial(self._has_rival, victim)
+        elif victim.where.endswith("mid-quarantine"):
+            condition = partial(victim.has_other_receipt, victim.receipt())
+        else:
+            return False
+        _stop_machine(victim.worker, self._now_s() + STALL_MAX_S)
+        self._overtaken.append((victim, condition))
+        return True
+
+    def _has_rival(self, victim: SimulatedSlot) -> bool:
+        """Whether another is about to commit the same task; it lets the victim go first."""
+        others = [one for one in self.processes if isinstance(one, SimulatedSlot)]
+        for one in others:
+            is_rival = one is not victim and one.task_key == victim.task_key and not one.ended
+            if is_rival and one.where.endswith("before-receipt"):
+                one.stalled_until_s = self._now_s() + LEASE_TTL_S
+                return True
+        return False
+
+    def look_after(self) -> None:
+        """Wake the slots that have been overtaken."""
+        for victim, is_overtaken in list(self._overtaken):
+            if victim.ended or victim.stalled_until_s <= self._now_s() or is_overtaken():
+                victim.stalled_until_s = 0.0
+                self._overtaken.remove((victim, is_overtaken))
 
     def slot_stall(self, victim: Process) -> bool:
         """A slot stops alone: its lease is renewed all the while."""
@@ -216,7 +256,7 @@ class FaultInjector:
             data = bytearray(self._world.store.read(key))
             data[self._random.randrange(len(data))] ^= 1
             self._world.store.replace(key, bytes(data))
-        self._world.audit.touched(key)
+        self._world.audit.struck(key)
         return True
 
     def cancel(self, victim: Process) -> bool:

@@ -26,7 +26,13 @@ from intermission.telemetry import listen
 from intermission.testing.clock import FakeClock, OwnClock
 from intermission.testing.faults import Crashed
 from intermission.testing.simulator.audit import Violation
-from intermission.testing.simulator.fault_injector import CRITICAL, FAULTS, UPGRADES, FaultInjector
+from intermission.testing.simulator.fault_injector import (
+    AIMED,
+    CRITICAL,
+    FAULTS,
+    UPGRADES,
+    FaultInjector,
+)
 from intermission.testing.simulator.final_checks import Results, check_end
 from intermission.testing.simulator.host import Host
 from intermission.testing.simulator.ledgers import Ledgers
@@ -131,6 +137,8 @@ class _Simulation:
         self._rate = random.choice([0.02, 0.05, 0.15])
         self._patience = random.choice([1, 1, 4, 16])
         self._wanted = random.randint(1, 4)
+        if not AIMED.isdisjoint(faults):
+            self._wanted = max(2, self._wanted)  # it takes two
         self._alive: list[Process] = []
         self.turns = 0
         self.done: Counter[str] = Counter()
@@ -202,12 +210,13 @@ class _Simulation:
     def _turn(self) -> bool:
         """Let something happen. False when everything is done and everybody has left."""
         self._bury()
+        self._injector.look_after()
         is_over = self._is_over()
         if is_over and not self._go_home():
             return False
         if not is_over:
             self._keep_company()
-            if self._left and self._random.random() < self._rate:
+            if self._left and (self._is_chance() or self._random.random() < self._rate):
                 self._break_something()
                 self._bury()
         self._let_somebody_run()
@@ -311,13 +320,20 @@ class _Simulation:
         wait_s = min((at_s for at_s in times_s if now_s < at_s < math.inf), default=now_s) - now_s
         self._world.clock.advance(wait_s + self._random.uniform(0.01, 0.2))
 
+    def _is_chance(self) -> bool:
+        """Whether the next fault waits for a critical point, and somebody is at one."""
+        return self._left[-1] in AIMED and bool(self._at_critical_points())
+
+    def _at_critical_points(self) -> list[Process]:
+        now_s = self._world.clock.monotonic_s()
+        awake = [one for one in self._alive if one.stalled_until_s <= now_s]
+        return [one for one in awake if one.where.endswith(CRITICAL)]
+
     def _break_something(self) -> None:
         if not self._alive:
             return
         kind = self._left[-1]
-        now_s = self._world.clock.monotonic_s()
-        awake = [one for one in self._alive if one.stalled_until_s <= now_s]
-        critical = [one for one in awake if one.where.endswith(CRITICAL)]
+        critical = self._at_critical_points()
         is_aimed = critical and self._random.random() < 0.5
         victim = self._random.choice(critical if is_aimed else self._alive)
         where = victim.where

@@ -131,7 +131,7 @@ class SimulatedSlot(Process):
         self._batch: Sequence[Lease] = ()
         """What it was given last."""
         self._lease: Lease | None = None
-        self._task_key = ""
+        self.task_key = ""
         self._stood: Receipt | None = None
         """The receipt that its task had before the attempt looked."""
         self._slot = Slot(
@@ -164,13 +164,20 @@ class SimulatedSlot(Process):
     def dies_in(self, seconds: float) -> None:
         self.dies_at_s = min(self.dies_at_s, self.world.clock.monotonic_s() + seconds)
 
+    def receipt(self) -> Receipt | None:
+        """The sound receipt that its task has."""
+        return self._lease and self.world.audit.standing(self._lease.step, self.task_key)
+
+    def has_other_receipt(self, than: Receipt | None) -> bool:
+        return self.receipt() not in (None, than)
+
     def _open_pipeline(self, context: JobContext) -> Pipeline:
         return self.host.pipeline(context.job)
 
     def pause(self, where: str) -> None:
         lease = self._slot.lease
         if lease is not self._lease and lease is not None:
-            self._lease, self._task_key = lease, lease.key
+            self._lease, self.task_key = lease, lease.key
             self._stood = self.world.audit.standing(lease.step, lease.key)
             self.world.blame.begun(lease)
         super().pause(where)
@@ -179,15 +186,15 @@ class SimulatedSlot(Process):
         """The first look at a receipt tells the key under which its task ends."""
         if method == "read" and self._lease is not None:
             kind, _, rest = str(args[0]).partition(f"/{self._lease.step}/")
-            if kind == "receipts" and rest != f"{self._task_key}.json":
-                self._task_key = rest.removesuffix(".json")
-                self._stood = self.world.audit.standing(self._lease.step, self._task_key)
+            if kind == "receipts" and rest != f"{self.task_key}.json":
+                self.task_key = rest.removesuffix(".json")
+                self._stood = self.world.audit.standing(self._lease.step, self.task_key)
         return self.world.audit.store_call(method, *args, **options)
 
     def executes(self) -> None:
         """A step is about to run."""
         assert self._lease is not None
-        self.world.audit.executing(self._lease.step, self._task_key, self._stood)
+        self.world.audit.executing(self._lease.step, self.task_key, self._stood)
         self.host.use()
         if self.next_step_fails:
             self.next_step_fails = False
