@@ -8,10 +8,10 @@ The ledger is only read.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,10 +22,10 @@ from intermission.composition.fleet import Fleet
 from intermission.composition.locations import is_url
 from intermission.composition.registries import open_registry
 from intermission.composition.uploads import Uploads
-from intermission.errors import AlreadyExists, IntermissionError, UsageError
+from intermission.errors import IntermissionError, NotFound, UsageError
 from intermission.model import CLAIMABLE, Event, canonical, identity
 from intermission.ports.clock import Clock
-from intermission.ports.ledger import STUCK_HOSTS, Ledger, task_with
+from intermission.ports.ledger import Ledger, task_with
 from intermission.ports.store import Store
 from intermission.services.alerts import KINDS, Alert, Alerts, Situation, is_refusal
 from intermission.services.health_checks import Queues, WorkerWatch, low_disk, registered, usage_of
@@ -59,32 +59,26 @@ class _Undelivered(Exception):
 
 
 class Cursor:
-    """Up to which event a receiver has everything. Each move is an object of its own."""
+    """Up to which event a receiver has everything, and what the rules remember of them.
+
+    Of two servers over one store, the slower may set it back: then alerts are repeated.
+    """
 
     def __init__(self, store: Store, receiver: str) -> None:
         self._store = store
-        self._prefix = f"alerts/cursor/{receiver}/"
+        self._key = f"alerts/cursor/{receiver}.json"
 
     def read(self) -> tuple[int, str] | None:
-        """The last event and the rules' memory then; None when there is no cursor yet."""
-        keys = [found.key for found in self._store.list(self._prefix)]
-        if not keys:
+        """None when there is no cursor yet."""
+        try:
+            found = json.loads(self._store.read(self._key))
+        except NotFound:
             return None
-        return _seq(keys[-1]), self._store.read(keys[-1]).decode()
+        return found["seq"], found["state"]
 
     def move(self, seq: int, state: str) -> None:
-        """Durable when it returns. The older ones go after that, so that there is always one."""
-        try:
-            self._store.create(f"{self._prefix}{seq:020d}", state.encode())
-        except AlreadyExists:  # another server over the same ledger is as far
-            return
-        for key in [found.key for found in self._store.list(self._prefix)]:
-            if _seq(key) < seq:
-                self._store.delete(key)
-
-    def delete(self) -> None:
-        for key in [found.key for found in self._store.list(self._prefix)]:
-            self._store.delete(key)
+        """Durable when it returns."""
+        self._store.replace(self._key, canonical({"seq": seq, "state": state}).encode())
 
 
 class Follower:
@@ -111,9 +105,6 @@ class Follower:
         self._alerts = Alerts(self._kinds)
         self._seq = self._saved_seq = 0
         self._save_at_s = self._look_at_s = 0.0
-        self._pipelines: dict[str, str] = {}
-        self._refused: Counter[int] = Counter()
-        """By task: how often a host gave it back."""
         self._is_sound = False
         """Whether the place in the log and what the rules remember belong together."""
 
@@ -125,7 +116,6 @@ class Follower:
         found = self._cursor.read()
         if found is not None and found[0] > last:
             log.warning("the event log ends before what was last sent: pruned, or another ledger")
-            self._cursor.delete()
             found = None
         if found is None:
             self._cursor.move(last, self._alerts.state())
@@ -172,26 +162,14 @@ class Follower:
     def _alerts_after(self, ledger: Ledger, event: Event) -> list[Alert]:
         if not self._alerts.concerns(event):
             return []
-        if event.job_key not in self._pipelines:
-            rows = ledger.jobs(event.job_key) if event.job_key else []
-            if not rows:
-                return []  # the job is forgotten, and so are its troubles
-            if len(self._pipelines) >= PAGE:
-                self._pipelines.clear()
-            self._pipelines[event.job_key] = rows[0].job.pipeline
-        refusals = self._refusals(ledger, event) if is_refusal(event) else 0
-        return self._alerts.after(event, self._pipelines[event.job_key], refusals)
-
-    def _refusals(self, ledger: Ledger, event: Event) -> int:
-        """How many hosts have given a task back; the ledger is asked when it may be enough."""
-        task_id = event.task_id or 0
-        if len(self._refused) >= PAGE:
-            self._refused.clear()
-        self._refused[task_id] += 1
-        if self._refused[task_id] < STUCK_HOSTS:
-            return 0
-        row = task_with(ledger, event.job_key, task_id)
-        return row.refusals if row is not None and row.state in CLAIMABLE else 0
+        rows = ledger.jobs(event.job_key) if event.job_key else []
+        if not rows:
+            return []  # the job was deleted, and so were its troubles
+        refusals = 0
+        if is_refusal(event):
+            task = task_with(ledger, event.job_key, event.task_id or 0)
+            refusals = task.refusals if task is not None and task.state in CLAIMABLE else 0
+        return self._alerts.after(event, rows[0].job.pipeline, refusals)
 
     def _deliver(self, alert: Alert) -> None:
         """Send until the receiver has it, or for a day. Raises `_Undelivered` when stopped."""
@@ -311,7 +289,3 @@ def _scope(settings: Settings) -> str:
     if is_url(ledger):
         return ledger
     return f"{socket.gethostname()} {Path(ledger).expanduser().resolve()}"
-
-
-def _seq(key: str) -> int:
-    return int(key.rpartition("/")[2])

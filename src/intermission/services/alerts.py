@@ -8,15 +8,12 @@ and goes into the cursor of whoever delivers.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from intermission.model import Event, Reason, TaskState, canonical, identity
 from intermission.ports.ledger import STUCK_HOSTS
-
-T = TypeVar("T")
 
 KINDS = (
     "task.recovered",
@@ -33,11 +30,9 @@ COOLDOWN_MS = 300_000
 PATTERN_COUNT = 5
 PATTERN_MS = 600_000
 MESSAGE_MAX = 1000
-_HELD_BACK_MS = 24 * 3600 * 1000
-"""How long a number of alerts that were held back waits for the next one to be told in."""
 _REMEMBERED_MAX = 1000
-"""Subjects, and patterns. With more at a time, those heard of least recently are forgotten: an
-alert of theirs may come sooner than its cooldown, and none is lost."""
+"""Subjects, and patterns. Of more, the latest are remembered: an alert of another may come sooner
+than its cooldown, and none is lost."""
 
 _REFUSALS = frozenset(
     {
@@ -47,8 +42,6 @@ _REFUSALS = frozenset(
     }
 )
 _FAILED = frozenset({TaskState.RETRYING, TaskState.FAILED})
-# What differs between two failures of the same kind: quoted names, paths, numbers.
-_PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|/[^\s:,;)]+|\b[0-9a-f]{8,}\b|\d+(?:[.:]\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +137,15 @@ class Alerts:
         if event.now == TaskState.FAILED and "task.exhausted" in self.kinds:
             yield _exhausted(event, pipeline), event.job_key
         if event.now in _FAILED and "failures.pattern" in self.kinds:
-            error = pattern_of(event.message or "")
-            key = identity(pipeline, event.step or "", error)
+            code = event.code or Reason.FAILED
+            key = identity(pipeline, event.step or "", code)
             if self._is_frequent(key, event.at_ms):
-                yield _pattern(event, pipeline, error), key
+                yield _pattern(event, pipeline, code), key
 
     def _is_frequent(self, key: str, at_ms: int) -> bool:
         times = [*self._failures.pop(key, []), at_ms][-PATTERN_COUNT:]
         self._failures[key] = times
-        _forget(self._failures, lambda times: abs(at_ms - times[-1]) > PATTERN_MS)
+        _keep_latest(self._failures)
         return len(times) == PATTERN_COUNT and max(times) - min(times) <= PATTERN_MS
 
     def _admitted(self, alert: Alert, key: str) -> Alert | None:
@@ -162,13 +155,10 @@ class Alerts:
         if before is not None and abs(alert.at_ms - before.at_ms) < COOLDOWN_MS:
             before.held_back += 1
             return None
-        held_back = 0
-        if before is not None and abs(alert.at_ms - before.at_ms) < _HELD_BACK_MS:
-            held_back = before.held_back
         self._told.pop(name, None)
         self._told[name] = _Told(alert.at_ms)
-        _forget(self._told, lambda one: _is_past(one, alert.at_ms))
-        return replace(alert, held_back=held_back)
+        _keep_latest(self._told)
+        return alert if before is None else replace(alert, held_back=before.held_back)
 
 
 def is_recovery(event: Event) -> bool:
@@ -181,22 +171,8 @@ def is_refusal(event: Event) -> bool:
     return event.now == TaskState.ABANDONED and event.code in _REFUSALS
 
 
-def pattern_of(message: str) -> str:
-    """What the messages of equal failures have in common: the text without the particulars."""
-    return _PARTICULARS.sub("…", " ".join(message[:MESSAGE_MAX].split()))[:200]
-
-
-def _is_past(told: _Told, now_ms: int) -> bool:
-    keep_ms = _HELD_BACK_MS if told.held_back else COOLDOWN_MS
-    return abs(now_ms - told.at_ms) >= keep_ms
-
-
-def _forget(known: dict[str, T], is_past: Callable[[T], bool]) -> None:
-    """Drop what is past, and the oldest of too many; a dict is in the order it was written."""
-    if len(known) <= _REMEMBERED_MAX:
-        return
-    for key in [key for key, one in known.items() if is_past(one)]:
-        del known[key]
+def _keep_latest(known: dict[str, Any]) -> None:
+    """A dict is in the order it was written."""
     while len(known) > _REMEMBERED_MAX:
         del known[next(iter(known))]
 
@@ -252,13 +228,13 @@ def _stuck(event: Event, pipeline: str, refusals: int) -> Alert:
     )
 
 
-def _pattern(event: Event, pipeline: str, error: str) -> Alert:
+def _pattern(event: Event, pipeline: str, code: str) -> Alert:
     step = event.step or ""
     return _alert(
         "failures.pattern",
         event,
-        {"pipeline": pipeline, "step": step, "error": error, "job": event.job_key},
+        {"pipeline": pipeline, "step": step, "code": code, "job": event.job_key},
         f"{step} of {pipeline} failed {PATTERN_COUNT} times within "
-        f"{PATTERN_MS // 60_000} minutes in the same way: {event.message}",
+        f"{PATTERN_MS // 60_000} minutes with the code {code}, the last because: {event.message}",
         f"intermission failures --pipeline {pipeline} --step {step}",
     )

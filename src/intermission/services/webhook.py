@@ -3,6 +3,9 @@
 A message goes to an address that was checked, never to one that a name resolves to later; no
 redirect is followed and no proxy asked. What a receiver answers is read up to a limit and never
 kept or logged: it decides by its status alone. When to send again is not decided here.
+
+Written by hand, because HTTP clients connect to whatever a name resolves to and have no deadline
+for a whole exchange; and the signature of Standard Webhooks is one HMAC.
 """
 
 from __future__ import annotations
