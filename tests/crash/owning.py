@@ -17,11 +17,11 @@ from intermission.backends.ledger.object_ledger import Ownership
 from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.store.local import LocalStore
+from intermission.backends.task_io.store_io import StoreIO
 from intermission.engine import completion
 from intermission.engine.inputs import inputs_of
 from intermission.engine.planning import expand
 from intermission.engine.run_task import Hooks, Work, run_task
-from intermission.engine.store_io import StoreIO
 from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError
 from intermission.maintenance.rebuild import remember_job

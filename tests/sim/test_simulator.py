@@ -19,10 +19,11 @@ import pytest
 from intermission.backends.executor import slot
 from intermission.backends.executor.local import LocalExecutor
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.task_io import store_io
+from intermission.backends.task_io.store_io import StoreIO
 from intermission.backends.work_source.shared_jobs import SharedJobs
-from intermission.engine import completion, receipt, store_io
+from intermission.engine import completion, receipt
 from intermission.engine.receipt import receipt_key
-from intermission.engine.store_io import StoreIO
 from intermission.errors import EnvironmentFault, PipelineError, StoreError
 from intermission.model import Completion, Failure, Lease, Reason, Receipt
 from intermission.ports.slot_protocol import HostFault, Inputs, JobContext

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from intermission.backends.work_source.open_job import OpenJob
 from intermission.backends.work_source.shared_jobs import SharedJobs
 from intermission.engine.lease_renewer import TICK_S, LeaseRenewer
-from intermission.engine.open_job import OpenJob
 from intermission.engine.worker import POLL_S, Worker
 from intermission.engine.workspace import Workspace
 from intermission.model import Lease, TaskState

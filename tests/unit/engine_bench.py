@@ -6,12 +6,12 @@ import logging
 from pathlib import Path
 
 from intermission.backends.store.memory import MemoryStore
+from intermission.backends.task_io.store_io import StoreIO
 from intermission.engine import completion
 from intermission.engine.inputs import inputs_of
 from intermission.engine.planning import expand
 from intermission.engine.receipt import receipt_key
 from intermission.engine.run_task import Hooks, Work, run_task
-from intermission.engine.store_io import StoreIO
 from intermission.errors import IntermissionError
 from intermission.maintenance.rebuild import remember_job
 from intermission.model import Completion, Job, Lease, Receipt, TaskRow, TaskState

@@ -11,9 +11,9 @@ import pytest
 
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.work_source.host_faults import check_scratch
+from intermission.backends.work_source.open_job import OpenJob
 from intermission.backends.work_source.shared_jobs import SharedJobs
 from intermission.engine.lease_renewer import LeaseRenewer
-from intermission.engine.open_job import OpenJob
 from intermission.engine.worker import AWAY_S, Worker
 from intermission.errors import (
     ChangeRefused,

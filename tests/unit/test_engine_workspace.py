@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from intermission.engine.workspace import Workspace, alive, bury, dead, living
+from intermission.backends.work_source.worker_locks import alive, bury, dead, living
+from intermission.engine.workspace import Workspace
 from intermission.errors import EnvironmentFault
 
 

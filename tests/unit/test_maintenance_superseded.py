@@ -12,9 +12,9 @@ import pytest
 from engine_bench import Bench
 
 from intermission import Chunk, Context, Pipeline, Source, step
+from intermission.backends.task_io.store_io import StoreIO
 from intermission.engine.planning import make_job
 from intermission.engine.run_task import Work
-from intermission.engine.store_io import StoreIO
 from intermission.errors import Permanent
 from intermission.maintenance.gc import Swept, collect
 from intermission.maintenance.superseded_outputs import bring_back, given_up_ms

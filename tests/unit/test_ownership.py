@@ -25,8 +25,9 @@ from intermission.backends.ledger.object_ledger.ownership import (
 )
 from intermission.backends.ledger.object_ledger.replica import LEDGER_NAME, LedgerCopy
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.work_source.worker_locks import dead, living
 from intermission.composition.app import App
-from intermission.engine.workspace import Workspace, dead, living
+from intermission.engine.workspace import Workspace
 from intermission.errors import LockLost, StoreError, WorkspaceBusy
 from intermission.settings import Settings
 from intermission.testing.clock import FakeClock

@@ -13,7 +13,7 @@ from engine_bench import Bench
 from intermission import Chunk, Context, Pipeline, Source, step
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.backends.store.memory import MemoryStore
-from intermission.engine.open_job import OpenJob
+from intermission.backends.work_source.open_job import OpenJob
 from intermission.engine.planning import make_job
 from intermission.engine.workspace import Workspace
 from intermission.errors import PipelineError

@@ -9,11 +9,11 @@ from typing import Any
 
 from intermission.backends.notifier import fleet_name, open_notifiers
 from intermission.backends.progress_publisher import ProgressPublisher
+from intermission.backends.work_source.open_job import OpenJob, job_row
 from intermission.composition.app import App
 from intermission.composition.event_log import last_event
 from intermission.composition.ledgers import shared_ledger
 from intermission.composition.locations import Location, as_location
-from intermission.engine.open_job import OpenJob, job_row
 from intermission.engine.workspace import Workspace
 from intermission.errors import NoPipeline, UsageError
 from intermission.maintenance.superseded_outputs import bring_back

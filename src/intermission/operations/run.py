@@ -14,15 +14,15 @@ from typing import Any, Protocol
 from intermission.backends.executor.local import LocalExecutor
 from intermission.backends.executor.reaper import Reaper
 from intermission.backends.interruption.imds import watching
+from intermission.backends.work_source.open_job import OpenJob, job_row
 from intermission.backends.work_source.own_jobs import OwnJobs
+from intermission.backends.work_source.worker_locks import worker_name
 from intermission.composition.app import App, Submission, start_reaper
 from intermission.composition.locations import Location
 from intermission.engine.lease_renewer import LeaseRenewer
-from intermission.engine.open_job import OpenJob, job_row
 from intermission.engine.publish import publish
 from intermission.engine.step_stats import StepStats
 from intermission.engine.worker import Worker
-from intermission.engine.workspace import worker_name
 from intermission.errors import EnvironmentFault, IntermissionError, WorkspaceBusy
 from intermission.maintenance.preview import Previews
 from intermission.model import FINISHED, Job, JobRow, JobState, TaskRow, TaskState

@@ -12,14 +12,14 @@ from intermission.backends.interruption.imds import watching
 from intermission.backends.notifier import open_notifiers
 from intermission.backends.progress_publisher import publishing
 from intermission.backends.work_source.host_faults import check_scratch
+from intermission.backends.work_source.open_job import OpenJob
 from intermission.backends.work_source.shared_jobs import SharedJobs
+from intermission.backends.work_source.worker_locks import worker_name
 from intermission.composition.app import App, start_reaper
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import scratch_of
 from intermission.engine.lease_renewer import LeaseRenewer
-from intermission.engine.open_job import OpenJob
 from intermission.engine.worker import Worker
-from intermission.engine.workspace import worker_name
 from intermission.maintenance.preview import Previews
 from intermission.operations.documents import event_line
 from intermission.ports.clock import Clock

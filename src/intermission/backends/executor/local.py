@@ -14,7 +14,14 @@ from intermission.backends.executor.messages import messages
 from intermission.backends.executor.reaper import ALL, Reaper
 from intermission.model import Lease
 from intermission.ports.executor import Said, SlotEnded
-from intermission.ports.slot_protocol import Cancel, Inputs, JobContext, Progress, Results
+from intermission.ports.slot_protocol import (
+    Cancel,
+    Inputs,
+    JobContext,
+    Outcome,
+    Progress,
+    Results,
+)
 
 
 @dataclass
@@ -118,23 +125,24 @@ class LocalExecutor:
     def _ended(
         self, slot: _Slot, how: str, *, may_be_the_tasks: bool = True
     ) -> list[Said | SlotEnded]:
-        said = self._hear(slot)  # its last words
+        last: list[Outcome | Progress] = []
+        with suppress(OSError):
+            while slot.connection.poll() and (said := self._hear(slot)):
+                last += said
         self._close(slot)
         return [
-            *([Said(slot.run, said)] if said else []),
+            *([Said(slot.run, last)] if last else []),
             SlotEnded(slot.run, how, may_be_the_tasks),
         ]
 
     def _hear(self, slot: _Slot) -> Results:
-        """Everything a slot has said so far."""
-        said: list[Results] = []
+        """The next message of a slot that has one, or whose end of the connection is closed."""
         try:
-            while slot.connection.poll():
-                said.append(slot.connection.recv())
+            results: Results = slot.connection.recv()
         except (EOFError, OSError):  # the reaper will say how it ended
             with suppress(KeyError):
                 self._selector.unregister(slot.connection)
-        results = [one for some in said for one in some]
+            return []
         slot.unanswered -= sum(not isinstance(one, Progress) for one in results)
         return results
 

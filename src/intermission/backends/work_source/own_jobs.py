@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
-from intermission.engine.open_job import OpenJob
-from intermission.engine.workspace import alive, bury, dead
+from intermission.backends.work_source.open_job import OpenJob
+from intermission.backends.work_source.worker_locks import alive, bury, dead
 from intermission.errors import EnvironmentFault, IntermissionError
 from intermission.model import JobState, Lease
 from intermission.ports.clock import Clock

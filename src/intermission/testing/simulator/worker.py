@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any, cast
 
 from intermission.backends.executor.local import LocalExecutor
+from intermission.backends.work_source.open_job import OpenJob, job_row
 from intermission.backends.work_source.own_jobs import OwnJobs
 from intermission.backends.work_source.shared_jobs import SharedJobs
 from intermission.engine.lease_renewer import TICK_S, LeaseRenewer
-from intermission.engine.open_job import OpenJob, job_row
 from intermission.engine.publish import publish
 from intermission.engine.worker import Worker
 from intermission.engine.workspace import Workspace

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from intermission.backends.ledger.object_ledger.lock import LOCK_KEY, LOCK_TTL_S, Lock
 from intermission.backends.ledger.object_ledger.replica import LedgerCopy
-from intermission.engine.workspace import Workspace, alive, bury, dead
+from intermission.backends.work_source.worker_locks import alive, bury, dead
+from intermission.engine.workspace import Workspace
 from intermission.errors import LockLost, StoreError
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.store import Store

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from intermission.backends.task_io.store_io import store_io
 from intermission.engine import completion
 from intermission.engine.inputs import read_inputs
 from intermission.engine.step_stats import StepStats
-from intermission.engine.store_io import store_io
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
 from intermission.model import Job, JobRow, JobState, Lease, Reason, TaskState
@@ -60,16 +61,21 @@ class OpenJob:
     ref: str = ""
     """Where slots find the pipeline: what this worker's catalog says, never the job."""
 
-    @property
-    def name(self) -> str:
-        """Sources with equal content have equal jobs, each in a workspace of its own."""
-        return f"{self.workspace.folder}:{self.job.key}"
+    name: str = field(init=False)
+    """Sources with equal content have equal jobs, each in a workspace of its own."""
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.workspace.folder}:{self.job.key}"
 
     @property
     def open_renewals(self) -> Callable[[], Renewals]:
         return LedgerRenewalsOf(self.workspace.open_ledger)
 
     def context(self) -> JobContext:
+        return self._context
+
+    @cached_property
+    def _context(self) -> JobContext:
         return JobContext(
             name=self.name,
             job=self.job,
