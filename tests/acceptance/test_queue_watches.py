@@ -173,18 +173,19 @@ def test_what_appears_is_submitted_at_once_and_only_once(scene: Scene) -> None:
 def test_a_server_goes_on_without_its_queue_and_returns_to_it(scene: Scene) -> None:
     scene.put("in/a.txt")
     server = scene.serve()
-    server.says(f"{scene.queue} cannot be watched for now: {scene.queue} does not exist. Create it")
+    failed = f"queue {scene.queue} failed and is tried again: {scene.queue} does not exist."
+    server.says(f"{failed} Create it")
     until(lambda: "a.txt" in scene.states())  # by listing
     scene.create_queue()
     scene.notify()
-    server.says(f"{scene.queue} is watched again")
+    server.says(f"queue {scene.queue} works again")
     scene.put("in/b.txt", b"efgh")
     until(lambda: "b.txt" in scene.states())
     until(lambda: scene.aws.count(scene.queue) == 0)
     scene.aws.delete_queue(scene.queue)
-    server.says("cannot be watched for now", times=2)
+    server.says(failed, times=2)
     scene.create_queue()
-    server.says(f"{scene.queue} is watched again", times=2)
+    server.says(f"queue {scene.queue} works again", times=2)
     scene.put("in/c.txt", b"ijkl")
     until(lambda: "c.txt" in scene.states())
     until(lambda: scene.aws.count(scene.queue) == 0)

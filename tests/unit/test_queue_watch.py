@@ -24,12 +24,13 @@ from intermission.errors import (
 )
 from intermission.model import Job
 from intermission.services.folder_watch import FolderWatch, Outcome
-from intermission.services.queue_watch import PAUSES_S, TURN_S, QueueWatch, queue_of, queue_services
+from intermission.services.queue_watch import TURN_S, QueueWatch, queue_of
 from intermission.services.watch_scheduler import (
     BESIDE_QUEUE_S,
     Every,
     Watch,
     timing_of,
+    watch_services,
     watches_of,
 )
 from intermission.settings import Settings
@@ -129,12 +130,6 @@ class World:
     def failed(self, place: Location, error: IntermissionError) -> None:
         self.told.append(f"{place}: {error}")
 
-    def away(self, name: str, error: IntermissionError) -> None:
-        self.told.append(f"{name} is away: {error}")
-
-    def back(self, name: str) -> None:
-        self.told.append(f"{name} is back")
-
 
 @pytest.fixture
 def world() -> World:
@@ -212,29 +207,20 @@ def test_what_is_in_the_ledger_is_deleted_though_it_fails_at_the_next(
 ) -> None:
     world.folders[0].answers = {"in/b": trouble}
     world.queue.bodies = {str(n): told_of(f"in/{key}") for n, key in enumerate("abc")}
-    world.run()
+    with pytest.raises(type(trouble)):
+        world.run()
     assert world.queue.deleted == [["0"]]
     assert world.folders[0].arrivals == ["in/a", "in/b"]
-    assert world.told == [f"{URL} is away: away."]
 
 
-def test_a_queue_that_is_away_is_told_once_and_tried_after_growing_pauses(world: World) -> None:
-    count = len(PAUSES_S) + 2
-    world.queue.troubles = [QueueError("gone.", remedy="Create it.")] * count
-    world.run(count + 3)
-    assert world.told == [f"{URL} is away: gone. Create it.", f"{URL} is back"]
-    assert world.pauses_s == [*PAUSES_S, PAUSES_S[-1], PAUSES_S[-1], 0.0, 0.0, 0.0]
-    # Whether it answers again is known at once, not when a message comes.
-    assert world.queue.waits_s == [0] * (count + 1) + [WAIT_S] * 2
-
-
-def test_a_second_outage_begins_with_short_pauses_again(world: World) -> None:
-    world.queue.troubles = [QueueError("gone.")] * 3
-    world.run(5)
-    world.queue.troubles = [QueueError("gone.")]
-    world.run(1)
-    assert world.pauses_s[-1] == PAUSES_S[0]
-    assert len(world.told) == 3
+def test_after_an_outage_it_is_known_at_once_whether_the_queue_answers(world: World) -> None:
+    """And not when a message comes."""
+    world.run(2)
+    world.queue.troubles = [QueueError("gone.", remedy="Create it.")]
+    with pytest.raises(QueueError, match="Create it"):
+        world.run(1)
+    world.run(2)
+    assert world.queue.waits_s == [0, WAIT_S, 0, 0, WAIT_S]
 
 
 def test_once_stopped_it_takes_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,8 +244,11 @@ def test_watches_of_one_queue_share_its_messages() -> None:
         )
         for bucket, url in names
     ]
-    services = queue_services(watches, World())
-    assert [service.name for service in services] == [f"queue {URL}", f"queue {URL}-2"]
+    services = watch_services(watches, World())
+    assert [service.name for service in services][len(watches) :] == [
+        f"queue {URL}",
+        f"queue {URL}-2",
+    ]
 
 
 def test_beside_a_queue_a_place_is_looked_at_seldom(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from intermission.services.watch_scheduler import (
     Every,
     Timing,
     Watch,
-    Watching,
     server_watches,
     timing_of,
+    watch_services,
     watches_of,
 )
 from intermission.settings import Settings
@@ -63,7 +63,7 @@ class FakeFolder:
     """Notes when it is looked at."""
 
     clock: FakeClock
-    troubles: list[IntermissionError] = field(default_factory=list[IntermissionError])
+    troubles: list[Exception] = field(default_factory=list[Exception])
     looks_ms: list[int] = field(default_factory=list[int])
     is_unsettled: bool = False
     place: str = "in"
@@ -92,12 +92,6 @@ class FakeTeller:
     def failed(self, place: Location, error: IntermissionError) -> None:
         self.told.append(f"{place} {error}")
 
-    def away(self, name: str, error: IntermissionError) -> None:
-        self.told.append(f"{name} is away: {error}")
-
-    def back(self, name: str) -> None:
-        self.told.append(f"{name} is back")
-
 
 class World:
     """A watch on a day in June, from some hour on."""
@@ -108,13 +102,19 @@ class World:
         self.clock.jump_wall(moment.timestamp() - START_MS / 1000)
         self.folder = FakeFolder(self.clock)
         self.teller = FakeTeller()
+        self.errors: list[str] = []
 
     def watch(self, timing: Timing) -> Watch:
         return Watch(cast(FolderWatch, self.folder), timing)
 
     def run(self, watch: Watch, *, hours: float) -> Time:
         stop = Time(self.clock, self.clock.monotonic_s() + hours * HOUR_S)
-        Watching([watch], clock=self.clock, stop=stop, teller=self.teller).run()
+        while not stop.is_set():
+            try:
+                watch.run(stop, self.teller)
+            except IntermissionError as e:  # as a supervisor does
+                self.errors.append(str(e))
+                self.clock.advance(AWAY_S)
         return stop
 
     def nightly(self, expression: str = "0 2 * * *") -> Watch:
@@ -173,16 +173,24 @@ def test_by_cron_a_folder_is_looked_at_twice_if_that_tells_more() -> None:
     assert second_ms - first_ms == SETTLE_S * 1000
 
 
-def test_what_is_away_is_told_once_and_tried_until_it_is_back() -> None:
+def test_a_place_that_is_away_is_looked_at_as_soon_as_the_supervisor_starts_it_again() -> None:
     world = World()
     world.folder.troubles = [StoreUnavailable("no answer.")] * 5
     world.run(world.watch(Every(600, world.clock)), hours=0.5)
-    assert world.teller.told == ["in is away: no answer.", "in is back"]
+    assert world.errors == ["no answer."] * 5
     pauses_ms = [
         b - a for a, b in zip(world.folder.looks_ms, world.folder.looks_ms[1:], strict=False)
     ]
     assert pauses_ms[:5] == [AWAY_S * 1000] * 5
     assert pauses_ms[5:] == [600_000] * 2
+
+
+def test_a_folder_that_the_system_denies_is_an_error_that_names_it() -> None:
+    world = World()
+    world.folder.troubles = [PermissionError(13, "Permission denied")]
+    world.run(world.watch(Every(600, world.clock)), hours=0.1)
+    (said,) = world.errors
+    assert "this user may not do that in in." in said
 
 
 def test_a_look_that_is_an_hour_late_is_left_to_the_next_time() -> None:
@@ -195,20 +203,17 @@ def test_a_look_that_is_an_hour_late_is_left_to_the_next_time() -> None:
     world.folder.troubles.clear()
     world.run(watch, hours=10)
     assert world.folder.looks[-1] == "17. 02:00"
-    assert world.teller.told == ["in is away: no answer.", "in is back"]
 
 
-def test_one_that_is_away_does_not_keep_the_others_waiting() -> None:
-    world, other = World(), FakeFolder(FakeClock(), place="other")
-    world.folder.troubles = [StoreUnavailable("no answer.")] * 10_000
-    other.clock = world.clock
-    watches = [
-        world.watch(Every(60, world.clock)),
-        Watch(cast(FolderWatch, other), Every(60, world.clock)),
-    ]
-    stop = Time(world.clock, world.clock.monotonic_s() + 600)
-    Watching(watches, clock=world.clock, stop=stop, teller=world.teller).run()
-    assert len(other.looks) == 10
+def test_each_place_has_a_service_so_that_none_waits_for_another() -> None:
+    """Of two watches of one place each has its own name: metrics have one line for a name."""
+    clock = FakeClock()
+    folders = [FakeFolder(clock, place=place) for place in ("in", "other", "in")]
+    watches = [Watch(cast(FolderWatch, one), Every(60, clock)) for one in folders]
+    services = watch_services(watches, FakeTeller())
+    names = [service.name for service in services]
+    assert names == ["watch of in", "watch of other", "watch of in (number 3)"]
+    assert not any(service.is_essential for service in services)
 
 
 @pytest.mark.parametrize(

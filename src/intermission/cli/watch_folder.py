@@ -98,7 +98,7 @@ def watch_folder(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     say(f"watching {', '.join(folders)}")
-    with Supervisor(watch_services(watches, fleet.app.clock, _Terminal())).running():
+    with Supervisor(watch_services(watches, _Terminal())).running():
         ended.wait()
 
 
@@ -115,9 +115,3 @@ class _Terminal:
 
     def failed(self, place: Location, error: IntermissionError) -> None:
         complain(f"{near(place)}: {error}")
-
-    def away(self, name: str, error: IntermissionError) -> None:
-        complain(f"{name} cannot be watched for now: {error}")
-
-    def back(self, name: str) -> None:
-        say(f"{name} is watched again")

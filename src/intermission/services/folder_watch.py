@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from intermission.backends.store.local import LocalStore
 from intermission.composition.fleet import Fleet
@@ -49,6 +49,20 @@ PAUSES_S = (10.0, 60.0, 300.0, 900.0, 3600.0)
 """How long a file that could not be submitted is left alone: after the first time, the second..."""
 
 Outcome = tuple[Location, Job | IntermissionError]
+
+
+class Teller(Protocol):
+    """Wants to know what became of files. Several threads tell."""
+
+    def submitted(self, place: Location, job: Job) -> None: ...
+    def failed(self, place: Location, error: IntermissionError) -> None: ...
+
+
+def tell(teller: Teller, place: Location, became: Job | IntermissionError) -> None:
+    if isinstance(became, IntermissionError):
+        teller.failed(place, became)
+    else:
+        teller.submitted(place, became)
 
 
 @dataclass(slots=True)

@@ -12,19 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from intermission.backends.events.s3_notifications import Created, NotUnderstood, read_message
 from intermission.backends.events.sqs import WAIT_S, Message, SqsQueue
-from intermission.errors import EnvironmentFault, IntermissionError, UsageError, fault_from_os
-from intermission.services.folder_watch import FolderWatch
+from intermission.errors import EnvironmentFault, UsageError, fault_from_os
+from intermission.services.folder_watch import FolderWatch, Teller, tell
 from intermission.services.supervisor import Service, Supervision
 
-if TYPE_CHECKING:
-    from intermission.services.watch_scheduler import Teller, Watch
-
-PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""How long a queue that cannot be used is left alone: after the first time, the second..."""
 TURN_S = 1.0
 """After a turn in which no message could be done with: they may come again at once."""
 FINISH_S = 3.0
@@ -65,33 +60,25 @@ class QueueWatch:
         self._teller = teller
         self._handling = threading.Lock()
         self._warned: set[str] = set()
-        self._failures = 0
-        self._is_heard = False
-        """Whether the last turn went well. If not, the next one does not wait for messages."""
 
     def finish(self) -> None:
         """Wait for what is being submitted, but not for messages that may never come."""
         self._handling.acquire(timeout=FINISH_S)
 
     def run(self) -> None:
+        """Take messages until stopped. Raises when the queue, the store or the ledger is away."""
+        wait_s = 0  # whether the queue answers is known at once, not when a message comes
         while not self._stop.is_set():
-            pause_s = self._turn()
+            try:
+                messages = self._queue.receive(wait_s)
+                with self._handling:
+                    pause_s = self._handle(messages)
+            except OSError as e:
+                raise fault_from_os(e, "taking messages", EnvironmentFault) from e
             self._stop.succeeded()
             self._stop.wait(pause_s)
+            wait_s = WAIT_S
         self._queue.close()
-
-    def _turn(self) -> float:
-        """Receive messages and handle them; how long to wait before the next."""
-        try:
-            messages = self._queue.receive(WAIT_S if self._is_heard else 0)
-            with self._handling:
-                pause_s = self._handle(messages)
-        except IntermissionError as e:
-            return self._leave(e)
-        except OSError as e:
-            return self._leave(fault_from_os(e, "taking messages", EnvironmentFault))
-        self._hear()
-        return pause_s
 
     def _handle(self, messages: Sequence[Message]) -> float:
         """Submit what messages tell of, and delete them; how long to wait before the next."""
@@ -127,11 +114,7 @@ class QueueWatch:
             needs_nothing, outcome = folder.arrived(created.key)
             is_done = is_done and needs_nothing
             if outcome is not None:
-                place, job = outcome
-                if isinstance(job, IntermissionError):
-                    self._teller.failed(place, job)
-                else:
-                    self._teller.submitted(place, job)
+                tell(self._teller, *outcome)
         return is_done
 
     def _warn(self, what: str, said: str) -> None:
@@ -142,34 +125,14 @@ class QueueWatch:
             self._warned.add(what)
             log.warning("%s: %s", self._queue.url, said)
 
-    def _leave(self, error: IntermissionError) -> float:
-        """How long to leave the queue alone; that it is away is told once."""
-        if not self._failures:
-            self._teller.away(self._queue.url, error)
-        pause_s = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
-        self._failures += 1
-        self._is_heard = False
-        return pause_s
 
-    def _hear(self) -> None:
-        if self._failures:
-            self._failures = 0
-            self._teller.back(self._queue.url)
-        self._is_heard = True
+def queue_service(queue: Queue, folders: Sequence[FolderWatch], teller: Teller) -> Service:
+    """Takes the messages of a queue for all the places that it tells of."""
+    made: list[QueueWatch] = []
 
+    def make(stop: Supervision) -> Callable[[], None]:
+        made.append(QueueWatch(queue, folders, stop=stop, teller=teller))
+        return made[0].run
 
-def queue_services(watches: Sequence[Watch], teller: Teller) -> list[Service]:
-    """A service for each queue of these watches; those that name the same share its messages."""
-
-    def service(queue: Queue) -> Service:
-        told = [w.folder for w in watches if w.queue is not None and w.queue.url == queue.url]
-        made: list[QueueWatch] = []
-
-        def make(stop: Supervision) -> Callable[[], None]:
-            made.append(QueueWatch(queue, told, stop=stop, teller=teller))
-            return made[0].run
-
-        return Service(f"queue {queue.url}", make, finish=lambda: made[0].finish())
-
-    queues = {watch.queue.url: watch.queue for watch in watches if watch.queue is not None}
-    return [service(queue) for queue in queues.values()]
+    name = f"queue {queue.url}"
+    return Service(name, make, is_essential=False, finish=lambda: made[0].finish())

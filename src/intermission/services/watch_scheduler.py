@@ -1,9 +1,10 @@
-"""Watching places: when to look at each, and what to say of what was found.
+"""Watching places: when to look at each, and what to tell of what was found.
 
-One service looks at all of them in turn. What a look finds is submitted, and submitting twice
-joins the job that is there, so any number of processes may watch the same places without knowing
-of each other. Nothing is kept: a look sees all that is there, not what came since the last one.
-Where a queue tells of what came, another service receives its messages, and looks are rarer.
+Each place has a service, which looks at it when its time has come; the supervisor tells that a
+place is away, and tries again. What a look finds is submitted, and submitting twice joins the job
+that is there, so any number of processes may watch the same places without knowing of each other.
+Nothing is kept: a look sees all that is there, not what came since the last one. Where a queue
+tells of what came, another service receives its messages, and looks are rarer.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from intermission.errors import EnvironmentFault, IntermissionError, UsageError,
 from intermission.model import Job
 from intermission.ports.clock import Clock
 from intermission.services.cron import Cron, zone_of
-from intermission.services.folder_watch import FolderWatch
-from intermission.services.queue_watch import Queue, queue_of, queue_services
+from intermission.services.folder_watch import FolderWatch, Teller, tell
+from intermission.services.queue_watch import Queue, queue_of, queue_service
 from intermission.services.supervisor import Service, Supervision
 from intermission.settings.watch_rules import WatchedPlace
 
@@ -33,22 +34,11 @@ SETTLE_S = 5.0
 LATE_MS = 3600 * 1000
 """How late a look may be: what is due for longer is left to the next time."""
 AWAY_S = 5.0
+"""The longest time between two looks at a place that is away."""
 NAP_S = 30.0
 """The longest wait at a time: the clock on the wall may be set meanwhile."""
 
 log = logging.getLogger(__name__)
-
-
-class Teller(Protocol):
-    """Whoever wants to know. Several threads tell."""
-
-    def submitted(self, place: Location, job: Job) -> None: ...
-    def failed(self, place: Location, error: IntermissionError) -> None: ...
-    def away(self, name: str, error: IntermissionError) -> None:
-        """A place cannot be watched for now; told once, until it is `back`."""
-        ...
-
-    def back(self, name: str) -> None: ...
 
 
 class Timing(Protocol):
@@ -144,12 +134,27 @@ class Watch:
     timing: Timing
     queue: Queue | None = None
     """Tells of what came."""
-    is_away: bool = False
-    paused_until_s: float = 0.0
 
-    @property
-    def name(self) -> str:
-        return self.folder.place
+    def run(self, stop: Supervision, teller: Teller) -> None:
+        """Look whenever it is time, until stopped. Raises when the place or the ledger is away."""
+        while not stop.is_set():
+            if (wait_s := self.timing.wait_s()) > 0:
+                stop.wait(min(wait_s, NAP_S))
+                continue
+            began_ms = self.folder.clock.now_ms()
+            self._look(stop, teller)
+            settle_s = self.timing.settle_s
+            if settle_s and self.folder.is_unsettled and not stop.wait(settle_s):
+                self._look(stop, teller)
+            self.timing.looked(began_ms)
+            stop.succeeded()
+
+    def _look(self, stop: Supervision, teller: Teller) -> None:
+        try:
+            for outcome in self.folder.look(stop.is_set):
+                tell(teller, *outcome)
+        except OSError as e:
+            raise fault_from_os(e, "looking", EnvironmentFault, where=self.folder.place) from e
 
 
 def watch_of(
@@ -164,61 +169,6 @@ def watch_of(
     return Watch(folder, timing_of(every_s, cron, timezone, folder.clock, queue), queue)
 
 
-class Watching:
-    """Looks at every place when its time has come, until it is stopped."""
-
-    def __init__(
-        self, watches: Sequence[Watch], *, clock: Clock, stop: Supervision, teller: Teller
-    ) -> None:
-        self._watches = watches
-        self._clock = clock
-        self._stop = stop
-        self._teller = teller
-
-    def run(self) -> None:
-        while not self._stop.is_set():
-            for watch in self._watches:
-                if self._wait_s(watch) <= 0 and not self._stop.is_set():
-                    self._look(watch)
-            self._stop.succeeded()
-            wait_s = min(map(self._wait_s, self._watches))
-            self._stop.wait(min(max(wait_s, 0.0), NAP_S))
-
-    def _wait_s(self, watch: Watch) -> float:
-        pause_s = watch.paused_until_s - self._clock.monotonic_s()
-        return max(watch.timing.wait_s(), pause_s)
-
-    def _look(self, watch: Watch) -> None:
-        began_ms = self._clock.now_ms()
-        try:
-            self._look_once(watch)
-            settle_s = watch.timing.settle_s
-            if settle_s and watch.folder.is_unsettled and not self._stop.wait(settle_s):
-                self._look_once(watch)
-        except IntermissionError as e:
-            self._leave(watch, e)
-        except OSError as e:
-            self._leave(watch, fault_from_os(e, "looking", EnvironmentFault, where=watch.name))
-        else:
-            watch.timing.looked(began_ms)
-            if watch.is_away:
-                watch.is_away = False
-                self._teller.back(watch.name)
-
-    def _look_once(self, watch: Watch) -> None:
-        for place, outcome in watch.folder.look(self._stop.is_set):
-            if isinstance(outcome, IntermissionError):
-                self._teller.failed(place, outcome)
-            else:
-                self._teller.submitted(place, outcome)
-
-    def _leave(self, watch: Watch, error: IntermissionError) -> None:
-        watch.paused_until_s = self._clock.monotonic_s() + AWAY_S
-        if not watch.is_away:
-            watch.is_away = True
-            self._teller.away(watch.name, error)
-
-
 class _Log:
     """A server tells its log."""
 
@@ -227,12 +177,6 @@ class _Log:
 
     def failed(self, place: Location, error: IntermissionError) -> None:
         log.warning("%s is not submitted, and is tried again: %s", place, error)
-
-    def away(self, name: str, error: IntermissionError) -> None:
-        log.warning("%s cannot be watched for now: %s", name, error)
-
-    def back(self, name: str) -> None:
-        log.warning("%s is watched again", name)
 
 
 def watches_of(fleet: Fleet) -> list[Watch]:
@@ -259,17 +203,30 @@ def _watch(fleet: Fleet, wanted: WatchedPlace) -> Watch:
     return watch_of(folder, wanted.every_s, wanted.cron, wanted.timezone, wanted.queue)
 
 
-def watch_services(watches: Sequence[Watch], clock: Clock, teller: Teller) -> list[Service]:
-    """A service that looks at all of these places, and one for each queue that tells of them."""
-    if not watches:
-        return []
+def watch_services(watches: Sequence[Watch], teller: Teller) -> list[Service]:
+    """A service for each place, and one for each queue that tells of some of them.
 
-    def look(stop: Supervision) -> Callable[[], None]:
-        return Watching(watches, clock=clock, stop=stop, teller=teller).run
+    A place that is away does not make a server less ready: what comes there is found later.
+    """
 
-    return [Service("watches", look), *queue_services(watches, teller)]
+    found: dict[str, Service] = {}
+    for number, watch in enumerate(watches, start=1):
+
+        def make(stop: Supervision, watch: Watch = watch) -> Callable[[], None]:
+            return lambda: watch.run(stop, teller)
+
+        name = f"watch of {watch.folder.place}"
+        if name in found:  # for another pipeline; metrics have one line for a name
+            name = f"{name} (number {number})"
+        found[name] = Service(name, make, is_essential=False, pause_max_s=AWAY_S)
+    told: dict[str, tuple[Queue, list[FolderWatch]]] = {}
+    for watch in watches:
+        if watch.queue is not None:
+            told.setdefault(watch.queue.url, (watch.queue, []))[1].append(watch.folder)
+    queues = [queue_service(queue, folders, teller) for queue, folders in told.values()]
+    return [*found.values(), *queues]
 
 
 def server_watches(fleet: Fleet) -> list[Service]:
     """What the settings name. Raises `UsageError` for a watch that cannot work."""
-    return watch_services(watches_of(fleet), fleet.app.clock, _Log())
+    return watch_services(watches_of(fleet), _Log())

@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 from web_jobs import Connect
 
+from intermission.backends.events.sqs import SqsQueue
 from intermission.composition.fleet import Fleet
 from intermission.composition.uploads import Uploads
 from intermission.services import alerting, queue_watch, retention, supervisor, watch_scheduler
@@ -27,8 +28,8 @@ SERVICES: list[tuple[str, type, str, bool]] = [
     ("event stream", EventBroadcaster, "heard", True),
     ("metrics", Metrics, "heard", True),
     ("alerts for http://127.0.0.1:9", alerting.Follower, "step", True),
-    ("watches", watch_scheduler.Watching, "_look", True),
-    (f"queue {QUEUE}", queue_watch.QueueWatch, "_turn", True),
+    ("watch of s3://media/in/", watch_scheduler.Watch, "_look", False),
+    (f"queue {QUEUE}", queue_watch.QueueWatch, "_handle", False),
     ("retention", retention.Retention, "prune", False),
 ]
 
@@ -52,8 +53,9 @@ def test_a_service_that_raises_is_told_and_started_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "PAUSE_S", 0.001)
-    monkeypatch.setattr(queue_watch.QueueWatch, "_turn", lambda _: 0.01)
-    monkeypatch.setattr(watch_scheduler.Watching, "_look", lambda *_: None)
+    monkeypatch.setattr(SqsQueue, "receive", lambda *_: [])
+    monkeypatch.setattr(queue_watch.QueueWatch, "_handle", lambda *_: 0.01)
+    monkeypatch.setattr(watch_scheduler.Watch, "_look", lambda *_: None)
     is_broken = threading.Event()
     works: Callable[..., Any] = getattr(owner, method)
 
