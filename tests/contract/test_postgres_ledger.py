@@ -252,6 +252,7 @@ def test_an_idle_claim_writes_nothing(url: str, ledger: PostgresLedger) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         submit(ledger, line_job())
         ledger.claim("w1", 5, lease_ttl_s=TTL_S)
+        assert ledger.claim("w1", 5, lease_ttl_s=TTL_S) == [], "finds out that nothing is left"
         before = connection.execute(sql).fetchall()
         assert len(before) == 1, "the last change of this ledger alone"
         assert ledger.claim("w1", 5, lease_ttl_s=TTL_S) == []
@@ -362,7 +363,7 @@ def test_words_the_database_cannot_keep_are_replaced(ledger: PostgresLedger) -> 
 
 
 def test_long_lists_come_in_pages(ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intermission.backends.ledger.postgres.reads.PAGE", 7)
+    monkeypatch.setattr("intermission.backends.ledger.sql.reads.PAGE", 7)
     made = submit(ledger, fan_job())
     (plan,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S)
     ledger.complete([completion(ledger, made, plan, chunks(30))])
@@ -378,7 +379,7 @@ def test_long_lists_come_in_pages(ledger: PostgresLedger, monkeypatch: pytest.Mo
 def test_counts_are_folded_and_stay_right(
     url: str, ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intermission.backends.ledger.postgres.ledger._UNFOLDED_MAX", 3)
+    monkeypatch.setattr("intermission.backends.ledger.postgres.database._UNFOLDED_MAX", 3)
     _, leases = planned(ledger, "job", 5)
     for lease in leases[:3]:
         ledger.complete([Completion(*lease, "1")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from intermission.backends.ledger.sql.database import Place
+from intermission.backends.ledger.sql.graph_rules import GraphRules
 from intermission.backends.ledger.sqlite import SqliteLedger
-from intermission.backends.ledger.sqlite.dependencies import Row, Span
-from intermission.backends.ledger.sqlite.queries import SQL
+from intermission.backends.ledger.sqlite.connection import SQL
+from intermission.backends.ledger.sqlite.database import SqliteDatabase
 from intermission.errors import LedgerError
 from intermission.model import (
     Completion,
@@ -26,7 +28,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.clock import Clock
+from intermission.ports.clock import Clock, SystemClock
 from intermission.testing.clock import FakeClock
 from intermission.testing.ledger import LedgerContract
 from intermission.testing.ledger.history import check_history
@@ -48,15 +50,25 @@ RUNS = settings(
 class Watched(SqliteLedger):
     """What the ledgers with a bug have in common: a look at the rows, and a hand on them."""
 
+    rules: type[GraphRules] = GraphRules
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        super().__init__(path, clock=clock)
+        self.clock = clock or SystemClock()
+        self._graph = self.rules(self.database, self._specs)
+
     def look(self, sql: str, *values: Any) -> list[Any]:
-        return self._db.execute(sql, values).fetchall()
+        return self.database.connection.execute(sql, values).fetchall()
 
     def change(self, sql: str, *values: Any) -> None:
         """A statement that no rule of the ledger's looks at; claims find what it made claimable."""
-        with self._transaction():
-            self._db.execute(sql, values)
+
+        def work() -> None:
+            self.database.connection.execute(sql, values)
             for (job_id,) in self.look("SELECT id FROM jobs"):
-                self._open_steps(job_id)
+                self.database.rows("open_steps", job=job_id)
+
+        self.database.change(work)
 
 
 class ForgetsTheFence(Watched):
@@ -116,7 +128,7 @@ class HandsOutTwice(Watched):
         return [
             Lease(id, fence, attempt, job.key, job.steps[step].name, index, key, chunk)
             for id, fence, attempt, job_id, step, index, key, chunk in held
-            for job in [self._job(job_id)]
+            for job in [self._specs.job(job_id)]
         ]
 
 
@@ -125,12 +137,12 @@ class RescuesByTimeAlone(Watched):
 
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         super().__init__(path, clock=clock)
-        self._db.execute("DROP TRIGGER temp.task_changes")
-        self._db.execute(SQL["watch_tasks"].replace(":illegal", "0"))
+        self.database.connection.execute("DROP TRIGGER temp.task_changes")
+        self.database.connection.execute(SQL["watch_tasks"].replace(":illegal", "0"))
 
     def rescue(self, dead: Collection[str] = ()) -> int:
         changed = super().rescue(dead)
-        late = self._clock.now_ms() - 60_000
+        late = self.clock.now_ms() - 60_000
         self.change(
             "UPDATE tasks SET state = 'abandoned' WHERE state = 'done' AND started_ms <= ?", late
         )
@@ -141,7 +153,7 @@ class RefusesLateBeats(Watched):
     """A renewal that comes late is refused, though nobody else wants the task."""
 
     def renew(self, worker: str, heartbeats: Sequence[Heartbeat], *, lease_ttl_s: float) -> Renewal:
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         sql = "SELECT id FROM tasks WHERE lease_s - 30 <= ?"
         expired = {id for (id,) in self.look(sql, now_s)}
         kept = [heartbeat for heartbeat in heartbeats if heartbeat.task_id not in expired]
@@ -197,7 +209,7 @@ class MissesItsPlans(Watched):
 
     def _knowing(self, one: Completion) -> Completion:
         for job_id, step in self.look("SELECT job_id, step FROM tasks WHERE id = ?", one.task_id):
-            job = self._job(job_id)
+            job = self._specs.job(job_id)
             if job.steps[step].kind is StepKind.PLAN:
                 sql = "SELECT step FROM tasks WHERE job_id = ? AND (state = 'done' OR id = ?)"
                 names = {job.steps[no] for (no,) in self.look(sql, job_id, one.task_id)}
@@ -232,9 +244,10 @@ class AssemblesOverFailures(Watched):
 class LosesWakeUps(Watched):
     """A skipped chunk ends, but nobody tells the fan-in that waited for it."""
 
-    def _unblock(self, job_id: int, step: int, span: Span) -> int:
-        ((stopped,),) = self.look(SQL["any_stopped"], job_id)
-        return 0 if stopped else super()._unblock(job_id, step, span)
+    class rules(GraphRules):
+        def _unblock(self, places: Sequence[Place]) -> int:
+            heard = [one for one in places if not self._db.rows("any_stopped", job=one[0])[0][0]]
+            return super()._unblock(heard)
 
 
 class KeepsTheFenceOfLostWork(Watched):
@@ -250,22 +263,25 @@ class KeepsTheFenceOfLostWork(Watched):
 class LeavesDependantsDone(Watched):
     """Lost bytes send a task back, but what was made of them stays."""
 
-    def _put_back(self, *args: Any, **options: Any) -> set[int]:
-        return set() if "an input was lost" in args else super()._put_back(*args, **options)
+    class rules(GraphRules):
+        def _put_back(self, *args: Any, **options: Any) -> set[int]:
+            return set() if "an input was lost" in args else super()._put_back(*args, **options)
 
 
 class EndsTooSoon(Watched):
     """Whether a job has ended is asked before what waited is told to start."""
 
-    def _unblock_after(self, ended: Sequence[Row]) -> None:
-        for job_id in {row[2] for row in ended}:
-            self._db.execute(
-                "UPDATE jobs SET state = 'done' WHERE id = :job AND state = 'running' "
-                "AND NOT EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND state NOT IN "
-                "('blocked', 'done', 'failed', 'cancelled'))",
-                {"job": job_id},
-            )
-        super()._unblock_after(ended)
+    class rules(GraphRules):
+        def unblock_after(self, ended: Mapping[tuple[int, int], Collection[int]]) -> None:
+            assert isinstance(self._db, SqliteDatabase)
+            for job_id in {job_id for job_id, _ in ended}:
+                self._db.connection.execute(
+                    "UPDATE jobs SET state = 'done' WHERE id = :job AND state = 'running' "
+                    "AND NOT EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND state NOT IN "
+                    "('blocked', 'done', 'failed', 'cancelled'))",
+                    {"job": job_id},
+                )
+            super().unblock_after(ended)
 
 
 class ForgetsEvents(Watched):
@@ -286,16 +302,17 @@ class GoesByTheWallClock(Watched):
             "SELECT worker FROM tasks WHERE state IN ('leased', 'running') "
             "AND worker IS NOT NULL AND abs(? - started_ms) > 3000000"
         )
-        late = [worker for (worker,) in self.look(sql, self._clock.now_ms())]
+        late = [worker for (worker,) in self.look(sql, self.clock.now_ms())]
         return super().rescue({*dead, *late})
 
 
 class AddsTwice(Watched):
     """A plan that runs again leaves what it found before."""
 
-    def _close_plan(self, job_id: int, plan: int, completion: Completion) -> None:
-        self._add_page(job_id, plan, completion.tasks)
-        self._after_change(job_id)
+    class rules(GraphRules):
+        def close_plan(self, job_id: int, plan: int, completion: Completion) -> None:
+            self.add_page(job_id, plan, completion.tasks)
+            self._restart(job_id, [job_id])
 
 
 BROKEN = [

@@ -201,7 +201,10 @@ class FencelessLedger(SqliteLedger):
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         sql = "SELECT fence FROM tasks WHERE id = ?"
-        fences = {one.task_id: self._db.execute(sql, (one.task_id,)).fetchone() for one in done}
+        fences = {
+            one.task_id: self.database.connection.execute(sql, (one.task_id,)).fetchone()
+            for one in done
+        }
         known = [one for one in done if fences[one.task_id]]
         return super().complete([replace(one, fence=fences[one.task_id][0]) for one in known])
 
@@ -213,7 +216,7 @@ class GenerousLedger(SqliteLedger):
         leases = super().claim(worker, capacity, **options)  # type: ignore[arg-type]
         for lease in leases[:1]:
             sql = "UPDATE tasks SET fence = max(fence - 1, 1) WHERE id = ?"
-            self._db.execute(sql, (lease.task_id,))
+            self.database.connection.execute(sql, (lease.task_id,))
         return [replace(lease, fence=max(lease.fence - 1, 1)) for lease in leases[:1]] + leases[1:]
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from intermission.backends.ledger.sqlite import SqliteLedger, deletion
+from intermission.backends.ledger.sqlite import SqliteLedger, database
 from intermission.composition.fleet import Fleet
 from intermission.errors import LedgerError
 from intermission.model import Failure, Heartbeat, JobState, identity
@@ -110,11 +110,11 @@ def big(ledger: SqliteLedger, count: int) -> str:
 
 
 def rows(ledger: SqliteLedger, table: str) -> int:
-    return ledger._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    return ledger.database.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
 def test_a_large_job_goes_in_bites(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion, "BITE_ROWS", 10)
+    monkeypatch.setattr(database, "DELETE_AT_ONCE", 10)
     key = big(ledger, 35)
     other = SqliteLedger(ledger.path)
     left: list[int] = []
@@ -124,7 +124,7 @@ def test_a_large_job_goes_in_bites(ledger: SqliteLedger, monkeypatch: pytest.Mon
         assert not other.jobs(key), "nobody finds a job that is being removed"
         submit(other, job(step("a"), key=identity(str(len(left)))))  # nobody waits for it
 
-    monkeypatch.setattr("intermission.backends.ledger.sqlite.deletion.time.sleep", pause)
+    monkeypatch.setattr("intermission.backends.ledger.sqlite.database.time.sleep", pause)
     assert ledger.delete(key)
     assert left[0] == 37
     assert [before - after for before, after in pairwise(left)][-2:] == [9, 9]

@@ -18,10 +18,10 @@ def test_a_transition_that_is_not_in_the_table_is_refused(tmp_path: Path, state:
     made = submit(ledger, line_job())
     change = "UPDATE tasks SET state = ? WHERE state = 'pending'"
     if state == TaskState.PENDING:
-        ledger._db.execute(change, (state,))  # no change at all
+        ledger.database.connection.execute(change, (state,))  # no change at all
     else:
         with pytest.raises(apsw.ConstraintError, match="illegal task transition"):
-            ledger._db.execute(change, (state,))
+            ledger.database.connection.execute(change, (state,))
     assert [row.state for row in ledger.tasks(made.key)].count(TaskState.PENDING) == 1
     ledger.close()
 
@@ -29,7 +29,7 @@ def test_a_transition_that_is_not_in_the_table_is_refused(tmp_path: Path, state:
 def test_so_is_one_of_a_job(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "ledger.sqlite")
     submit(ledger, line_job())
-    ledger._db.execute("UPDATE jobs SET state = 'done'")
+    ledger.database.connection.execute("UPDATE jobs SET state = 'done'")
     with pytest.raises(apsw.ConstraintError, match="illegal job transition"):
-        ledger._db.execute("UPDATE jobs SET state = 'draining'")
+        ledger.database.connection.execute("UPDATE jobs SET state = 'draining'")
     ledger.close()

@@ -48,5 +48,6 @@ def _remote(settings: Settings) -> Callable[[], Ledger]:
 def _open_postgres(url: str, patience_s: float | None, lost_max: int) -> Ledger:
     from intermission.backends.ledger.postgres import PostgresLedger
 
-    waits = {} if patience_s is None else {"patience_s": patience_s}
-    return PostgresLedger(url, lost_max=lost_max, **waits)
+    if patience_s is None:
+        return PostgresLedger(url, lost_max=lost_max)
+    return PostgresLedger(url, lost_max=lost_max, patience_s=patience_s)

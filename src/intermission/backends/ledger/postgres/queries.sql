@@ -29,35 +29,48 @@ WHERE id = ANY(ARRAY(
 ORDER BY id FOR NO KEY UPDATE;
 
 -- name: insert_job
--- With its steps and edges, unless its key is known.
-WITH job AS (
-    INSERT INTO intermission.jobs
-        (key, pipeline, code, source, spec, state, priority, begin_ms, created_ms, updated_ms)
-    VALUES (%(key)s, %(pipeline)s, %(code)s, %(source)s, %(spec)s, 'pending', %(priority)s, %(begin_ms)s,
-        %(now_ms)s, %(now_ms)s)
-    ON CONFLICT (key) DO NOTHING
-    RETURNING id
-), steps AS (
-    INSERT INTO intermission.steps (job_id, no, name, attempts, needs, prefers, concurrency, gap)
-    SELECT job.id, s.* FROM job, unnest(%(nos)s::integer[], %(names)s::text[],
-        %(attempts)s::integer[], %(needs)s::text[], %(prefers)s::text[], %(concurrency)s::integer[],
-        %(gaps)s::boolean[]) AS s
-), edges AS (
+INSERT INTO intermission.jobs
+    (key, pipeline, code, source, spec, state, priority, begin_ms, created_ms, updated_ms)
+VALUES (%(key)s, %(pipeline)s, %(code)s, %(source)s, %(spec)s, 'pending', %(priority)s,
+    %(begin_ms)s, %(now_ms)s, %(now_ms)s)
+ON CONFLICT (key) DO NOTHING
+RETURNING id;
+
+-- name: insert_steps
+WITH edges AS (
     INSERT INTO intermission.edges (job_id, step, upstream, kind, plan)
-    SELECT job.id, e.* FROM job, unnest(%(steps)s::integer[], %(upstreams)s::integer[],
-        %(kinds)s::text[], %(plans)s::integer[]) AS e
+    SELECT %(job)s, * FROM unnest(%(edges_0)s::integer[], %(edges_1)s::integer[],
+        %(edges_2)s::text[], %(edges_3)s::integer[])
     ON CONFLICT DO NOTHING
 )
-SELECT id FROM job;
+INSERT INTO intermission.steps
+    (job_id, no, class, name, attempts, needs, prefers, concurrency, gap)
+SELECT %(job)s, * FROM unnest(%(steps_0)s::integer[], %(steps_1)s::integer[], %(steps_2)s::text[],
+    %(steps_3)s::integer[], %(steps_4)s::text[], %(steps_5)s::text[], %(steps_6)s::integer[],
+    %(steps_7)s::boolean[]);
+
+-- name: classes_of
+SELECT id, step, needs, prefers FROM intermission.classes WHERE code = %(code)s;
+
+-- name: add_classes
+INSERT INTO intermission.classes (pipeline, code, step, needs, prefers)
+SELECT * FROM unnest(%(classes_0)s::text[], %(classes_1)s::text[], %(classes_2)s::text[],
+    %(classes_3)s::text[], %(classes_4)s::text[])
+ON CONFLICT DO NOTHING;
 
 -- name: update_steps
 UPDATE intermission.steps AS s
-SET attempts = n.attempts, needs = n.needs, prefers = n.prefers, concurrency = n.concurrency,
-    gap = n.gap
-FROM unnest(%(nos)s::integer[], %(attempts)s::integer[], %(needs)s::text[], %(prefers)s::text[],
-        %(concurrency)s::integer[], %(gaps)s::boolean[])
-    AS n (no, attempts, needs, prefers, concurrency, gap)
+SET class = n.class, attempts = n.attempts, needs = n.needs, prefers = n.prefers,
+    concurrency = n.concurrency, gap = n.gap
+FROM unnest(%(steps_0)s::integer[], %(steps_1)s::integer[], %(steps_2)s::text[],
+        %(steps_3)s::integer[], %(steps_4)s::text[], %(steps_5)s::text[], %(steps_6)s::integer[],
+        %(steps_7)s::boolean[])
+    AS n (no, class, name, attempts, needs, prefers, concurrency, gap)
 WHERE s.job_id = %(job)s AND s.no = n.no;
+
+-- name: update_ready
+UPDATE intermission.ready AS r SET class = s.class FROM intermission.steps AS s
+WHERE r.job_id = %(job)s AND s.job_id = r.job_id AND s.no = r.step;
 
 -- name: update_spec
 UPDATE intermission.jobs SET spec = %(spec)s, revision = revision + 1 WHERE id = %(job)s;
@@ -65,8 +78,8 @@ UPDATE intermission.jobs SET spec = %(spec)s, revision = revision + 1 WHERE id =
 -- name: insert_tasks
 -- A task that is there under the same key stays; under another key it starts afresh.
 INSERT INTO intermission.tasks AS t (job_id, step, idx, key, chunk, state, updated_ms)
-SELECT %(job)s, *, %(now_ms)s FROM unnest(%(steps)s::integer[], %(indexes)s::integer[],
-    %(keys)s::text[], %(chunks)s::text[], %(states)s::text[])
+SELECT %(job)s, *, %(now_ms)s FROM unnest(%(rows_0)s::integer[], %(rows_1)s::integer[],
+    %(rows_2)s::text[], %(rows_3)s::text[], %(rows_4)s::text[])
 ON CONFLICT (job_id, step, idx) DO UPDATE
 SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = t.fence + 1,
     attempts = 0, begun = false, lost = 0, lost_on = NULL, refusals = 0, ready_s = 0,
@@ -81,10 +94,10 @@ WHERE id = %(task)s AND fence = %(fence)s AND key = %(key)s
   AND state NOT IN ('blocked', 'done', 'failed', 'cancelled')
 FOR NO KEY UPDATE;
 
--- name: pages_now
+-- name: tasks_in_spans
 -- Another answer than before: a chunk came or is another.
 SELECT w.step, t.n, t.fences
-FROM unnest(%(steps)s::integer[], %(firsts)s::integer[], %(lasts)s::integer[])
+FROM unnest(%(spans_0)s::integer[], %(spans_1)s::integer[], %(spans_2)s::integer[])
     AS w (step, first, last)
 CROSS JOIN LATERAL (
     SELECT count(*) AS n, coalesce(sum(fence), 0) AS fences FROM intermission.tasks
@@ -92,57 +105,104 @@ CROSS JOIN LATERAL (
 ) AS t;
 
 -- name: delete_surplus
-DELETE FROM intermission.tasks WHERE job_id = %(job)s AND step = %(step)s AND idx >= %(count)s;
+DELETE FROM intermission.tasks WHERE job_id = %(job)s AND step = %(step)s AND idx >= %(count)s
+RETURNING id;
 
 -- name: not_refused
 (t.refusals = 0 OR NOT EXISTS (
     SELECT 1 FROM intermission.refusals AS r
     WHERE r.task_id = t.id AND r.host = %(host)s AND r.until_s > {now_s}))
 
--- name: openings
--- (job, step) pairs that have a task to hand out, in the order in which they are served. Every
--- LIMIT and OFFSET keeps this a walk from job to job that ends as soon as there is enough, whatever
--- the planner believes about the tables. `since_ms`: how long a task must have waited for a worker
--- like this one.
-SELECT j.id, j.revision, j.state, s.no, s.since_ms, EXISTS (SELECT 1 FROM intermission.limits)
-FROM (
-    SELECT job_id, priority, turn FROM intermission.turns
-    WHERE active AND begin_ms <= {now_ms} AND job_id <> ALL(%(tried)s::bigint[])
-    ORDER BY priority DESC, turn, job_id OFFSET 0
-) AS q
-CROSS JOIN LATERAL ( -- before anything else is looked up for a job that has nothing
-    SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = q.job_id
-    AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
-    ORDER BY t.step, t.id + 0 LIMIT 1
-) AS something
-CROSS JOIN LATERAL (
-    SELECT id, key, pipeline, revision, state FROM intermission.jobs
-    WHERE id = q.job_id AND (%(keys)s::text[] IS NULL OR key = ANY(%(keys)s::text[]))
-      AND (%(runs)s::text[] IS NULL OR code = ANY(%(runs)s::text[]))
-    LIMIT 1
-) AS j
-CROSS JOIN LATERAL (
-    SELECT no, needs, prefers,
-        CASE WHEN prefers IS NULL OR prefers = ANY(%(offers)s::text[]) THEN %(ever_ms)s
-        ELSE {now_ms} - %(preference_ms)s END AS since_ms
-    FROM intermission.steps
-    WHERE job_id = q.job_id AND (needs IS NULL OR needs = ANY(%(offers)s::text[]))
-    OFFSET 0
-) AS s
-CROSS JOIN LATERAL (
-    SELECT 1 FROM intermission.tasks AS t
-    WHERE t.job_id = q.job_id AND t.step = s.no AND t.ready_s <= {now_s}
-      AND t.updated_ms <= s.since_ms
-      AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt') AND {not_refused}
-    ORDER BY t.id + 0 LIMIT 1
-) AS one
-WHERE CASE WHEN EXISTS (
-    SELECT 1 FROM intermission.limits AS l WHERE l.paused AND l.name IN
-    ('job:' || j.key, 'pipeline:' || j.pipeline, 'label:' || s.needs, 'label:' || s.prefers)
-) THEN false ELSE true END
-ORDER BY q.priority DESC, q.turn, q.job_id LIMIT %(room)s;
+-- name: any_due
+EXISTS (SELECT 1 FROM intermission.ready WHERE parked = 1 AND due_s <= {now_s})
+OR EXISTS (SELECT 1 FROM intermission.ready WHERE parked = 2 AND begin_ms <= {now_ms})
 
--- name: lock_steps
+-- name: is_any_due
+SELECT {any_due};
+
+-- name: unpark
+-- One that another claim has is unparked by it.
+WITH due AS MATERIALIZED (
+    SELECT job_id, step FROM intermission.ready
+    WHERE parked = 1 AND due_s <= %(now_s)s OR parked = 2 AND begin_ms <= %(now_ms)s
+    ORDER BY job_id, step FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE intermission.ready AS r SET parked = 0 FROM due
+WHERE r.job_id = due.job_id AND r.step = due.step;
+
+-- name: found
+j.id, j.revision, j.state, r.step, r.class, r.is_waiting,
+    EXISTS (SELECT 1 FROM intermission.limits), {any_due}
+
+-- name: fitting_classes
+-- What this worker can run, and nobody paused.
+(c.needs IS NULL OR c.needs = ANY(%(offers)s::text[]))
+  AND (%(runs)s::text[] IS NULL OR c.code = ANY(%(runs)s::text[]))
+  AND c.id <> ALL(%(without)s::integer[]) AND NOT EXISTS (
+    SELECT 1 FROM intermission.limits AS l WHERE l.paused AND l.name IN
+    ('pipeline:' || c.pipeline, 'label:' || c.needs, 'label:' || c.prefers))
+
+-- name: openings
+-- Ready steps in the order in which they are served: of each class the first ones, and of all these
+-- the first. What it costs depends on what there is for this worker, not on how many jobs there are.
+SELECT {found}
+FROM (
+    SELECT r.*, c.prefers IS NOT NULL AND c.prefers <> ALL(%(offers)s::text[]) AS is_waiting
+    FROM intermission.classes AS c
+    CROSS JOIN LATERAL (
+        SELECT * FROM intermission.ready AS r
+        WHERE r.class = c.id AND r.parked = 0 AND r.job_id <> ALL(%(tried)s::bigint[])
+        ORDER BY r.priority DESC, r.turn, r.job_id LIMIT %(count)s
+    ) AS r
+    WHERE {fitting_classes}
+    ORDER BY r.priority DESC, r.turn, r.job_id LIMIT %(count)s
+) AS r
+CROSS JOIN LATERAL (SELECT * FROM intermission.jobs WHERE id = r.job_id LIMIT 1) AS j
+ORDER BY r.priority DESC, r.turn, r.job_id, r.step;
+
+-- name: openings_of_jobs
+SELECT {found}
+FROM (
+    SELECT r.*, c.prefers IS NOT NULL AND c.prefers <> ALL(%(offers)s::text[]) AS is_waiting
+    FROM intermission.jobs AS j
+    JOIN intermission.ready AS r ON r.job_id = j.id AND r.parked = 0
+    JOIN intermission.classes AS c ON c.id = r.class
+    WHERE j.key = ANY(%(keys)s::text[]) AND j.id <> ALL(%(tried)s::bigint[]) AND {fitting_classes}
+    ORDER BY r.priority DESC, r.turn, r.job_id LIMIT %(count)s
+) AS r
+CROSS JOIN LATERAL (SELECT * FROM intermission.jobs WHERE id = r.job_id LIMIT 1) AS j
+ORDER BY r.priority DESC, r.turn, r.job_id, r.step;
+
+-- name: lock_ready
+-- Whoever makes a task claimable holds its step's row: those are left to the next claim.
+SELECT job_id, step FROM intermission.ready
+WHERE (job_id, step) IN (SELECT * FROM unnest(%(places_0)s::bigint[], %(places_1)s::integer[]))
+ORDER BY job_id, step FOR UPDATE SKIP LOCKED;
+
+-- name: close_ready
+-- A step that has nothing goes; where the time of a retry has not come, it waits for that. Else a
+-- limit, a preference or a refusal is in the way, and others may have it.
+WITH looked AS MATERIALIZED (
+    SELECT w.job_id, w.step, (
+        SELECT min(t.ready_s) FROM intermission.tasks AS t
+        WHERE t.job_id = w.job_id AND t.step = w.step
+          AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+    ) AS due_s
+    FROM unnest(%(places_0)s::bigint[], %(places_1)s::integer[]) AS w (job_id, step)
+), gone AS (
+    DELETE FROM intermission.ready AS r USING looked AS l
+    WHERE r.job_id = l.job_id AND r.step = l.step AND l.due_s IS NULL
+)
+UPDATE intermission.ready AS r SET parked = 1, due_s = l.due_s FROM looked AS l
+WHERE r.job_id = l.job_id AND r.step = l.step AND l.due_s > %(now_s)s;
+
+-- name: open_steps
+SELECT intermission.open_step(s.job_id, s.no) FROM intermission.steps AS s
+WHERE s.job_id = %(job)s AND EXISTS (
+    SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = s.job_id AND t.step = s.no
+    AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt'));
+
+-- name: lock_bounds
 -- A step's bound is counted and used up by one claim at a time. In one order, as all locks.
 SELECT pg_advisory_xact_lock(18766, name) FROM (
     SELECT DISTINCT hashtext(name) AS name FROM unnest(%(names)s::text[]) AS name ORDER BY 1
@@ -194,8 +254,8 @@ SELECT name, running, per_minute, paused FROM intermission.limits ORDER BY name 
 SELECT c.id, c.step FROM unnest(%(jobs)s::bigint[]) AS o (job_id)
 CROSS JOIN LATERAL (
     SELECT t.id, t.step
-    FROM unnest(%(of)s::bigint[], %(steps)s::integer[], %(rooms)s::integer[],
-            %(since_ms)s::bigint[]) AS s (job_id, step, room, since_ms)
+    FROM unnest(%(requests_0)s::bigint[], %(requests_1)s::integer[], %(requests_2)s::integer[],
+            %(requests_3)s::bigint[]) AS s (job_id, step, room, since_ms)
     CROSS JOIN LATERAL (
         SELECT t.id, t.step FROM intermission.tasks AS t
         WHERE t.job_id = s.job_id AND t.step = s.step AND t.ready_s <= %(now_s)s
@@ -203,9 +263,9 @@ CROSS JOIN LATERAL (
           AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt') AND {not_refused}
         ORDER BY t.id + 0 LIMIT s.room FOR NO KEY UPDATE SKIP LOCKED
     ) AS t
-    WHERE s.job_id = o.job_id ORDER BY t.id LIMIT %(capacity)s
+    WHERE s.job_id = o.job_id ORDER BY t.id LIMIT %(count)s
 ) AS c
-LIMIT %(capacity)s
+LIMIT %(count)s
 
 -- name: pick
 {picked};
@@ -238,20 +298,27 @@ WITH running AS (
 ), free AS MATERIALIZED (
     SELECT job_id FROM intermission.turns WHERE job_id = ANY(%(jobs)s::bigint[])
     ORDER BY job_id FOR NO KEY UPDATE SKIP LOCKED
+), turned AS (
+    UPDATE intermission.turns AS q
+    SET turn = (SELECT last_value FROM intermission.events_seq_seq)
+        - cardinality(%(jobs)s::bigint[]) + o.rank
+    FROM free, unnest(%(jobs)s::bigint[]) WITH ORDINALITY AS o (job_id, rank)
+    WHERE q.job_id = free.job_id AND q.job_id = o.job_id
+    RETURNING q.job_id, q.turn
+), open AS MATERIALIZED (
+    SELECT job_id, step FROM intermission.ready WHERE job_id = ANY(%(jobs)s::bigint[])
+    ORDER BY job_id, step FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE intermission.turns AS q
-SET turn = (SELECT last_value FROM intermission.events_seq_seq)
-    - cardinality(%(jobs)s::bigint[]) + o.rank
-FROM free, unnest(%(jobs)s::bigint[]) WITH ORDINALITY AS o (job_id, rank)
-WHERE q.job_id = free.job_id AND q.job_id = o.job_id;
+UPDATE intermission.ready AS r SET turn = turned.turn FROM turned, open
+WHERE r.job_id = turned.job_id AND r.job_id = open.job_id AND r.step = open.step;
 
 -- name: renew
 WITH beat AS MATERIALIZED (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[],
-            %(progress)s::double precision[], %(begun)s::boolean[])
+    SELECT * FROM unnest(%(beats_0)s::bigint[], %(beats_1)s::bigint[],
+            %(beats_2)s::double precision[], %(beats_3)s::boolean[])
         AS b (id, fence, progress, begun)
 ), locked AS MATERIALIZED (
-    SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+    SELECT id FROM intermission.tasks WHERE id = ANY(%(beats_0)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t
 SET state = CASE WHEN t.state = 'leased' AND NOT b.begun THEN t.state ELSE 'running' END,
@@ -287,12 +354,12 @@ WHERE t.id = ANY(%(ids)s::bigint[]);
 
 -- name: complete
 WITH ended AS MATERIALIZED (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[], %(results)s::text[],
-            %(receipts)s::text[], %(files)s::text[], %(adopted)s::boolean[], %(keys)s::text[],
-            %(by_receipt)s::boolean[])
+    SELECT * FROM unnest(%(done_0)s::bigint[], %(done_1)s::bigint[], %(done_2)s::text[],
+            %(done_3)s::text[], %(done_4)s::text[], %(done_5)s::boolean[], %(done_6)s::text[],
+            %(done_7)s::boolean[])
         AS e (id, fence, result, receipt, files, adopted, key, by_receipt)
 ), locked AS MATERIALIZED (
-    SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+    SELECT id FROM intermission.tasks WHERE id = ANY(%(done_0)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t
 SET state = 'done', result = e.result, receipt = e.receipt, files = e.files, adopted = e.adopted,
@@ -307,12 +374,12 @@ RETURNING t.id, t.fence, t.job_id, t.step, t.idx;
 
 -- name: fail
 WITH failure AS MATERIALIZED (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[], %(keys)s::text[],
-            %(permanent)s::boolean[], %(ready_s)s::double precision[], %(errors)s::text[],
-            %(codes)s::text[], %(messages)s::text[])
+    SELECT * FROM unnest(%(failures_0)s::bigint[], %(failures_1)s::bigint[],
+            %(failures_2)s::text[], %(failures_3)s::boolean[], %(failures_4)s::double precision[],
+            %(failures_5)s::text[], %(failures_6)s::text[], %(failures_7)s::text[])
         AS f (id, fence, key, permanent, ready_s, error, code, message)
 ), locked AS MATERIALIZED (
-    SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+    SELECT id FROM intermission.tasks WHERE id = ANY(%(failures_0)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t
 SET state = CASE WHEN f.permanent OR t.attempts + 1 >= s.attempts
@@ -330,12 +397,12 @@ RETURNING t.id, t.fence, t.job_id, t.step, t.idx, t.state;
 
 -- name: release
 WITH lease AS MATERIALIZED (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[]) AS l (id, fence)
+    SELECT * FROM unnest(%(leases_0)s::bigint[], %(leases_1)s::bigint[]) AS l (id, fence)
 ), locked AS MATERIALIZED (
-    SELECT id FROM intermission.tasks WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+    SELECT id FROM intermission.tasks WHERE id = ANY(%(leases_0)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t
-SET state = 'abandoned', code = %(reason)s, message = coalesce(%(message)s, %(reason)s),
+SET state = 'abandoned', code = %(reason)s, message = %(message)s,
     ready_s = 0, worker = NULL, lease_s = NULL, token = NULL, updated_ms = %(now_ms)s
 FROM lease AS l
 WHERE t.id = l.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = l.fence
@@ -344,7 +411,7 @@ RETURNING t.id;
 
 -- name: refuse
 INSERT INTO intermission.refusals (task_id, host, code, message, until_s)
-SELECT id, %(host)s, %(reason)s, coalesce(%(message)s, %(reason)s), %(until_s)s
+SELECT id, %(host)s, %(reason)s, %(message)s, %(until_s)s
 FROM unnest(%(ids)s::bigint[]) AS id
 ON CONFLICT (task_id, host) DO UPDATE
 SET code = excluded.code, message = excluded.message, until_s = excluded.until_s;
@@ -456,7 +523,8 @@ coalesce((
 
 -- name: unblock
 UPDATE intermission.tasks AS t SET state = 'pending', ready_s = 0, updated_ms = %(now_ms)s
-FROM unnest(%(jobs)s::bigint[], %(steps)s::integer[], %(firsts)s::integer[], %(lasts)s::integer[])
+FROM unnest(%(places_0)s::bigint[], %(places_1)s::integer[], %(places_2)s::integer[],
+        %(places_3)s::integer[])
     AS w (job_id, step, first, last)
 WHERE t.job_id = w.job_id AND t.step = w.step AND t.idx BETWEEN w.first AND w.last
   AND t.state = 'blocked' AND NOT ({waits})
@@ -472,7 +540,8 @@ SELECT id FROM intermission.jobs
 WHERE state IN ('pending', 'running', 'draining') AND id > %(after)s ORDER BY id LIMIT %(limit)s;
 
 -- name: unsettled
--- Active jobs that were left behind: a task of theirs could start, or nothing is left to do. Of a
+-- Active jobs that were left behind: a task of theirs could start or be claimed, or nothing
+-- is left to do. Of a
 -- step's blocked tasks the first is looked at. All wait for the same, except chunk by chunk: and
 -- there, one that was missed becomes the first once those before it are done.
 SELECT j.id FROM intermission.jobs AS j
@@ -485,6 +554,15 @@ WHERE j.id = ANY(%(jobs)s::bigint[]) AND j.state IN ('pending', 'running', 'drai
             ORDER BY b.idx LIMIT 1
         ) AS t
         WHERE s.job_id = j.id AND NOT ({waits})
+        LIMIT 1) IS NOT NULL
+    OR (SELECT 1 FROM intermission.steps AS s
+        CROSS JOIN LATERAL (
+            SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = j.id AND t.step = s.no
+            AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
+            ORDER BY t.id + 0 LIMIT 1
+        ) AS claimable
+        WHERE s.job_id = j.id AND NOT EXISTS (
+            SELECT 1 FROM intermission.ready AS r WHERE r.job_id = j.id AND r.step = s.no)
         LIMIT 1) IS NOT NULL);
 
 -- name: settle
@@ -630,12 +708,9 @@ WHERE j.key = %(job)s ORDER BY t.idx;
 -- name: job_id
 SELECT id FROM intermission.jobs WHERE key = %(key)s;
 
--- name: job_spec
-SELECT revision, spec FROM intermission.jobs WHERE id = %(job)s;
-
 -- name: job_columns
 j.id, j.revision, j.state, j.created_ms, j.updated_ms, j.reason, (
-    SELECT json_agg(json_build_array(c.step, c.state, c.n) ORDER BY c.step) FROM (
+    SELECT json_agg(json_build_array(c.step, c.state, c.n) ORDER BY c.step)::text FROM (
         SELECT step, state, sum(n) AS n FROM intermission.counts
         WHERE job_id = j.id GROUP BY step, state HAVING sum(n) > 0
     ) AS c)
@@ -680,8 +755,9 @@ SELECT id, revision, spec FROM intermission.jobs WHERE id = ANY(%(jobs)s::bigint
 
 -- name: task_columns
 t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, t.progress, t.error,
-t.message, t.adopted, t.started_ms, t.ended_ms, t.code, t.lost, t.refusals, t.ready_s,
-t.ready_s - {now_s}
+t.message, t.adopted, t.started_ms, t.ended_ms, t.code, t.lost, t.refusals,
+CASE WHEN t.state = 'retrying' AND t.ready_s > {now_s}
+THEN {now_ms} + ((t.ready_s - {now_s}) * 1000)::bigint END
 
 -- name: tasks
 SELECT {task_columns} FROM intermission.tasks AS t

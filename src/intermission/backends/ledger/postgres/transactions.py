@@ -7,10 +7,12 @@ would have been, and never made twice. No transaction is open while anybody else
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from random import uniform
 from typing import Any, TypeVar
 
@@ -24,13 +26,13 @@ from intermission.backends.ledger.postgres.connection import (
     pool_of,
     translated,
 )
-from intermission.backends.ledger.postgres.queries import SQL
 from intermission.backends.ledger.postgres.schema import migrate
-from intermission.model import LOST_MAX
+from intermission.backends.ledger.sql.database import Row, statements
 from intermission.ports.clock import Clock
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
+
+SQL = statements("intermission.backends.ledger.postgres")
 
 PATIENCE_S = 60.0
 """How long a server may be away, as in a restart or a failover, before it is an error."""
@@ -39,8 +41,18 @@ _PAUSE_S = 0.05
 _PAUSE_MAX_S = 2.0
 
 
+@cache
+def _tables(name: str) -> dict[str, int]:
+    """The values of a statement that are rows, with how many columns these have.
+
+    They arrive as an array for each column, which is named after the value and its number.
+    """
+    found = re.findall(r"%\((\w+)_(\d+)\)s", SQL[name])
+    return {table: 1 + max(int(n) for t, n in found if t == table) for table, _ in found}
+
+
 class Transactions:
-    """What every part of the ledger runs its statements through."""
+    """What every statement runs through."""
 
     def __init__(
         self,
@@ -48,16 +60,14 @@ class Transactions:
         clock: Clock | None = None,
         *,
         patience_s: float = PATIENCE_S,
-        lost_max: int = LOST_MAX,
     ) -> None:
         self.url = url
-        self._lost_max = lost_max
         self._clock = clock
         self._patience_s = patience_s
         self._tx: Any = None
         self._in_vain = False
         """Set by a change that found nothing to change: it is undone, and no disk has to wait."""
-        self._now: dict[str, Any] = {}
+        self.now_ms, self.now_s = 0, 0.0
         self._last_token = 0
         # Where nothing was ever reached, waiting helps nobody: a wrong address is told at once.
         # Where it was, others wait behind this, and whoever opens a ledger can open it again.
@@ -76,12 +86,13 @@ class Transactions:
     def close(self) -> None:
         """Nothing is held between calls: the connections are the process's."""
 
-    def _rows(self, name: str, /, **values: Any) -> list[Row]:
+    def rows(self, name: str, /, **values: Any) -> list[Row]:
         """The rows of a statement: of the change under way, or else of a read of its own."""
         if self._tx is not None:
-            return self._execute(self._tx, name, values)
+            now: dict[str, Any] = {"now_s": self.now_s, "now_ms": self.now_ms}
+            return self._execute(self._tx, name, now | values)
         clock = self._clock
-        now: dict[str, Any] = {"now_s": None, "now_ms": None}  # the database's, unless injected
+        now = {"now_s": None, "now_ms": None}  # the database's, unless injected
         if clock is not None:
             now = {"now_s": clock.monotonic_s(), "now_ms": clock.now_ms()}
 
@@ -92,11 +103,14 @@ class Transactions:
         return self._persist(read, self._patience_s)
 
     def _execute(self, connection: Any, name: str, values: dict[str, Any]) -> list[Row]:
-        cursor = connection.execute(SQL[name], self._now | values)
-        self._rowcount = cursor.rowcount
+        for table, width in _tables(name).items():
+            columns = zip(*values.pop(table), strict=True)
+            lists: list[Any] = [list(column) for column in columns] or [[]] * width
+            values.update((f"{table}_{n}", column) for n, column in enumerate(lists))
+        cursor = connection.execute(SQL[name], values)
         return cursor.fetchall() if cursor.description else []
 
-    def _change(self, work: Callable[[], T], *, hurry_s: float | None = None) -> T:
+    def change(self, work: Callable[[], T], *, hurry_s: float | None = None) -> T:
         """Run `work` in a transaction, again from the start if the connection is lost.
 
         `work` only uses statements of this ledger, and may run several times. With `hurry_s`, it
@@ -128,7 +142,7 @@ class Transactions:
                         connection.rollback()
                     raise
                 finally:
-                    self._tx, self._now, self._in_vain = None, {}, False
+                    self._tx, self._in_vain = None, False
 
         return self._persist(change, patience_s, ask_why=hurry_s is None)
 
@@ -143,10 +157,13 @@ class Transactions:
             connection.rollback()
             return False
         (at_s,) = row
-        self._now = {"now_s": at_s, "now_ms": int(at_s * 1000)}
+        self.now_s, self.now_ms = at_s, int(at_s * 1000)
         if self._clock is not None:
-            self._now = {"now_s": self._clock.monotonic_s(), "now_ms": self._clock.now_ms()}
+            self.now_s, self.now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         return True
+
+    def nothing_changed(self) -> None:
+        self._in_vain = True
 
     @staticmethod
     def _wait_s(patience_s: float) -> float:

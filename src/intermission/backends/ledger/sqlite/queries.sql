@@ -1,3 +1,27 @@
+-- name: claimable_states
+-- Spelt as the indices spell it, or they would not be used.
+(t.state = 'pending' OR t.state = 'retrying' OR t.state = 'abandoned' OR t.state = 'corrupt')
+
+-- name: waits
+-- The one rule for when a task may not start yet; every path that ends a task asks it again.
+EXISTS (
+    SELECT 1 FROM edges AS e WHERE e.job_id = t.job_id AND e.step = t.step AND CASE e.kind
+    WHEN 'one' THEN NOT EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
+        AND u.idx = 0 AND u.state = 'done')
+    WHEN 'same' THEN NOT EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
+        AND u.idx = t.idx AND u.state = 'done')
+    ELSE EXISTS (
+        SELECT 1 FROM unfinished AS u WHERE u.job_id = t.job_id AND u.step = e.upstream)
+      OR EXISTS (
+        SELECT 1 FROM tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
+        AND (u.state = 'failed' OR u.state = 'cancelled') AND NOT u.gap)
+      OR NOT EXISTS (
+        SELECT 1 FROM tasks AS p WHERE p.job_id = t.job_id AND p.step = e.plan
+        AND p.idx = 0 AND p.state = 'done')
+    END)
+
 -- name: watch_tasks
 -- No statement can forget its events, but the two that run for every task, `claim` and
 -- `complete`, write them by the batch.
@@ -16,7 +40,25 @@ CREATE TEMP TRIGGER job_changes AFTER UPDATE OF state ON main.jobs WHEN old.stat
     SELECT raise(ABORT, 'illegal job transition') WHERE :illegal;
     INSERT INTO events (at_ms, job_id, was, now, message)
     VALUES (new.updated_ms, new.id, old.state, new.state, new.reason);
+    DELETE FROM ready WHERE job_id = new.id AND new.state NOT IN ('pending', 'running', 'draining');
+    INSERT INTO ready (job_id, step, class, priority, turn, parked, begin_ms)
+    SELECT j.id, s.no, s.class, j.priority, j.turn, 2 * (j.begin_ms > new.updated_ms), j.begin_ms
+    FROM jobs AS j JOIN steps AS s ON s.job_id = j.id
+    WHERE j.id = new.id AND old.state NOT IN ('pending', 'running', 'draining') AND new.state IN ('pending', 'running', 'draining')
+      AND EXISTS (SELECT 1 FROM tasks AS t WHERE t.job_id = j.id AND t.step = s.no
+        AND (t.state = 'pending' OR t.state = 'retrying' OR t.state = 'abandoned' OR t.state = 'corrupt'))
+    ON CONFLICT DO UPDATE SET parked = excluded.parked WHERE parked <> excluded.parked;
 END;
+
+-- name: job_id
+SELECT id FROM jobs WHERE key = :key;
+
+-- name: job_specs
+SELECT id, revision, spec FROM jobs WHERE id IN (SELECT value FROM json_each(:jobs));
+
+-- name: lock_jobs
+-- Nobody else can change anything: those that are there.
+SELECT id, revision FROM jobs WHERE id IN (SELECT value FROM json_each(:jobs)) ORDER BY id;
 
 -- name: insert_job
 INSERT INTO jobs (key, pipeline, code, source, spec, state, priority, begin_ms, created_ms, updated_ms)
@@ -24,25 +66,38 @@ VALUES (:key, :pipeline, :code, :source, :spec, 'pending', :priority, :begin_ms,
 ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
--- name: insert_step
+-- name: classes
+SELECT id, code, pipeline, needs, prefers FROM classes;
+
+-- name: classes_of
+SELECT id, step, needs, prefers FROM classes WHERE code = :code;
+
+-- name: add_classes
+INSERT INTO classes (pipeline, code, step, needs, prefers)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
+FROM jsonb_each(:classes) WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: insert_steps
 INSERT INTO steps (job_id, no, class, name, attempts, needs, prefers, concurrency, gap)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+SELECT :job, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
+    value ->> 6, value ->> 7
+FROM jsonb_each(:steps);
+INSERT INTO edges (job_id, step, upstream, kind, plan)
+SELECT :job, value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM jsonb_each(:edges) WHERE true
+ON CONFLICT DO NOTHING;
 
--- name: add_class
-INSERT INTO classes (code, pipeline, step, needs, prefers)
-VALUES (:code, :pipeline, :step, :needs, :prefers)
-ON CONFLICT DO UPDATE SET step = excluded.step
-RETURNING id;
+-- name: update_spec
+UPDATE jobs SET spec = :spec, revision = revision + 1 WHERE id = :job;
 
--- name: update_step
-UPDATE steps SET class = ?, attempts = ?, needs = ?, prefers = ?, concurrency = ?, gap = ?
-WHERE job_id = ? AND no = ?;
+-- name: update_steps
+UPDATE steps SET class = n.value ->> 1, attempts = n.value ->> 3, needs = n.value ->> 4,
+    prefers = n.value ->> 5, concurrency = n.value ->> 6, gap = n.value ->> 7
+FROM jsonb_each(:steps) AS n WHERE job_id = :job AND no = n.value ->> 0;
 
 -- name: update_ready
-UPDATE ready SET class = ? WHERE job_id = ? AND step = ?;
-
--- name: insert_edge
-INSERT INTO edges (job_id, step, upstream, kind, plan) VALUES (?, ?, ?, ?, ?);
+UPDATE ready SET class = (SELECT s.class FROM steps AS s WHERE s.job_id = :job AND s.no = ready.step)
+WHERE job_id = :job;
 
 -- name: insert_tasks
 -- A task that is there under the same key stays; under another key it starts afresh.
@@ -59,22 +114,17 @@ WHERE key <> excluded.key;
 
 -- name: can_expand
 SELECT job_id, step FROM tasks
-WHERE id = ? AND fence = ? AND key = ? AND state NOT IN ('blocked', 'done', 'failed', 'cancelled');
+WHERE id = :task AND fence = :fence AND key = :key AND state NOT IN ('blocked', 'done', 'failed', 'cancelled');
 
--- name: page_now
--- How many there are, and another sum than before where one was replaced.
+-- name: tasks_in_span
 SELECT count(*), coalesce(sum(fence), 0) FROM tasks
 WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last;
 
--- name: count_surplus
-SELECT state, count(*) FROM tasks WHERE job_id = :job AND step = :step AND idx >= :count
-GROUP BY state;
-
 -- name: delete_surplus
-DELETE FROM tasks WHERE job_id = :job AND step = :step AND idx >= :count;
+DELETE FROM tasks WHERE job_id = :job AND step = :step AND idx >= :count RETURNING id;
 
 -- name: add_count
-INSERT INTO counts (job_id, step, state, n) VALUES (?, ?, ?, ?)
+INSERT INTO counts (job_id, step, state, n) VALUES (:job, :step, :state, :n)
 ON CONFLICT DO UPDATE SET n = n + excluded.n;
 
 -- name: last_event
@@ -97,51 +147,54 @@ UNION ALL
 SELECT job_id, step, now, n FROM moves WHERE true
 ON CONFLICT DO UPDATE SET n = n + excluded.n;
 
--- name: active_jobs
-SELECT id FROM jobs INDEXED BY jobs_active
-WHERE state IN ('pending', 'running', 'draining') AND id > :after ORDER BY id LIMIT :limit;
-
 -- name: open_steps
 -- Steps of a job that have a task to claim. Those that a claim parked are looked at again.
 INSERT INTO ready (job_id, step, class, priority, turn, parked, begin_ms)
-SELECT j.id, s.no, s.class, j.priority, j.turn,
-    CASE WHEN j.begin_ms > :now_ms THEN 2 ELSE 0 END, j.begin_ms
+SELECT j.id, s.no, s.class, j.priority, j.turn, 2 * (j.begin_ms > :now_ms), j.begin_ms
 FROM jobs AS j JOIN steps AS s ON s.job_id = j.id
 WHERE j.id = :job AND j.state IN ('pending', 'running', 'draining') AND EXISTS (
-    SELECT 1 FROM tasks AS t WHERE t.job_id = j.id AND t.step = s.no
-    AND (t.state = 'pending' OR t.state = 'retrying' OR t.state = 'abandoned'
-         OR t.state = 'corrupt'))
+    SELECT 1 FROM tasks AS t WHERE t.job_id = j.id AND t.step = s.no AND {claimable_states})
 ON CONFLICT DO UPDATE SET parked = excluded.parked WHERE parked <> excluded.parked;
 
--- name: retries_due
-UPDATE ready SET parked = 0 WHERE parked = 1 AND due_s <= :now_s;
+-- name: open_changed
+-- Steps of which tasks became claimable.
+INSERT INTO ready (job_id, step, class, priority, turn, parked, begin_ms)
+SELECT j.id, s.no, s.class, j.priority, j.turn, 2 * (j.begin_ms > :now_ms), j.begin_ms
+FROM (
+    SELECT DISTINCT job_id, step FROM events WHERE seq > :after AND tasks IS NOT NULL
+    AND now IN ('pending', 'retrying', 'abandoned', 'corrupt')
+) AS c
+CROSS JOIN jobs AS j ON j.id = c.job_id AND j.state IN ('pending', 'running', 'draining')
+CROSS JOIN steps AS s ON s.job_id = c.job_id AND s.no = c.step
+WHERE true
+ON CONFLICT DO UPDATE SET parked = excluded.parked WHERE parked <> excluded.parked;
 
--- name: jobs_due
+-- name: any_due
+SELECT 1 FROM ready WHERE parked = 1 AND due_s <= :now_s
+UNION ALL SELECT 1 FROM ready WHERE parked = 2 AND begin_ms <= :now_ms LIMIT 1;
+
+-- name: unpark
+UPDATE ready SET parked = 0 WHERE parked = 1 AND due_s <= :now_s;
 UPDATE ready SET parked = 0 WHERE parked = 2 AND begin_ms <= :now_ms;
 
 -- name: ready_of_class
-SELECT priority, turn, job_id, step FROM ready INDEXED BY ready_in_turn
-WHERE parked = 0 AND class = :class
-  AND (-priority, turn, job_id) > (:priority, :turn, :job) AND priority <= -:priority
-ORDER BY priority DESC, turn, job_id LIMIT :limit;
+SELECT -r.priority, r.turn, r.job_id, r.step, r.class, j.revision, j.state
+FROM ready AS r INDEXED BY ready_in_turn CROSS JOIN jobs AS j ON j.id = r.job_id
+WHERE r.parked = 0 AND r.class = :kind
+  AND (-r.priority, r.turn, r.job_id) > (:priority, :turn, :job) AND r.priority <= -:priority
+ORDER BY r.priority DESC, r.turn, r.job_id LIMIT :limit;
 
 -- name: ready_of_jobs
-SELECT r.priority, r.turn, r.job_id, r.step, r.class FROM jobs AS j
+SELECT -r.priority, r.turn, r.job_id, r.step, r.class, j.revision, j.state FROM jobs AS j
 JOIN ready AS r ON r.job_id = j.id
 WHERE r.parked = 0 AND j.key IN (SELECT value FROM json_each(:keys))
-ORDER BY r.priority DESC, r.turn, r.job_id;
-
--- name: revisions
-SELECT id, revision FROM jobs WHERE id = ?;
-
--- name: any_due
-SELECT EXISTS (
-    SELECT 1 FROM tasks WHERE job_id = :job AND step = :step AND ready_s <= :now_s
-    AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt'));
+ORDER BY r.priority DESC, r.turn, r.job_id, r.step;
 
 -- name: next_due
-SELECT min(ready_s) FROM tasks WHERE job_id = :job AND step = :step
-AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt');
+-- Whether there is anything, whether any of it is due, and when the first is.
+SELECT count(*), coalesce(min(t.ready_s) <= :now_s, 0), min(t.ready_s) FROM (
+    SELECT t.ready_s FROM tasks AS t WHERE t.job_id = :job AND t.step = :step AND {claimable_states}
+) AS t;
 
 -- name: park
 UPDATE ready SET parked = 1, due_s = :due_s WHERE job_id = :job AND step = :step;
@@ -149,22 +202,66 @@ UPDATE ready SET parked = 1, due_s = :due_s WHERE job_id = :job AND step = :step
 -- name: close_step
 DELETE FROM ready WHERE job_id = :job AND step = :step;
 
--- name: held_of_step
+-- name: lock_bounds
+-- Nobody else claims.
+SELECT 1 WHERE false;
+
+-- name: lock_limits
+SELECT name, running, per_minute, paused, tokens, filled_ms FROM limits
+WHERE name IN (SELECT value FROM json_each(:names)) ORDER BY name;
+
+-- name: paused
+SELECT name FROM limits WHERE paused;
+
+-- name: any_limits
+SELECT EXISTS (SELECT 1 FROM limits);
+
+-- name: limits
+SELECT name, running, per_minute, paused FROM limits ORDER BY name;
+
+-- name: set_limit
+INSERT INTO limits (name, running, per_minute, paused, tokens, filled_ms)
+VALUES (:name, :running, :per_minute, :paused, :tokens, :now_ms)
+ON CONFLICT (name) DO UPDATE
+SET running = excluded.running, per_minute = excluded.per_minute, paused = excluded.paused,
+    tokens = min(tokens, excluded.tokens);
+
+-- name: drop_limit
+DELETE FROM limits WHERE name = :name;
+
+-- name: use_rate
+UPDATE limits SET tokens = :tokens, filled_ms = :now_ms WHERE name = :name;
+
+-- name: held_under_step
 -- Over every job of the same pipeline, because a limit protects something they share.
 SELECT count(*) FROM tasks AS t INDEXED BY tasks_held
 CROSS JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
 CROSS JOIN classes AS c ON c.id = s.class
-WHERE (t.state = 'leased' OR t.state = 'running') AND c.pipeline = :pipeline AND c.step = :name;
+WHERE (t.state = 'leased' OR t.state = 'running') AND c.pipeline = :pipeline AND c.step = :what;
+
+-- name: held_under_job
+SELECT count(*) FROM jobs AS j JOIN tasks AS t ON t.job_id = j.id
+WHERE j.key = :what AND (t.state = 'leased' OR t.state = 'running');
+
+-- name: held_under_pipeline
+SELECT count(*) FROM tasks AS t INDEXED BY tasks_held
+CROSS JOIN jobs AS j ON j.id = t.job_id
+WHERE (t.state = 'leased' OR t.state = 'running') AND j.pipeline = :what;
+
+-- name: held_under_label
+SELECT count(*) FROM tasks AS t INDEXED BY tasks_held
+CROSS JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
+WHERE :what IN (s.needs, s.prefers) AND (t.state = 'leased' OR t.state = 'running');
 
 -- name: claimable
 -- The fence as it will be, and which attempt it is.
-SELECT id, fence + 1, job_id, step, state, NULL, message, idx, key, attempts + 1, chunk, lost
-FROM tasks
+SELECT id, step, fence + 1, job_id, state, NULL, message, idx, key, attempts + 1, chunk, lost
+FROM tasks AS t
 WHERE job_id = :job AND step = :step AND ready_s <= :now_s AND updated_ms <= :since_ms
-  AND (state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt')
+  AND {claimable_states}
   AND (refusals = 0 OR NOT EXISTS (
     SELECT 1 FROM refusals AS r
-    WHERE r.task_id = tasks.id AND r.host = :host AND r.until_s > :now_s))
+    WHERE r.task_id = t.id AND r.host = :host AND r.until_s > :now_s))
 ORDER BY id LIMIT :room;
 
 -- name: claim
@@ -174,12 +271,10 @@ SET state = 'leased', fence = fence + 1, begun = :begin, worker = :worker,
     updated_ms = :now_ms
 WHERE id BETWEEN :first AND :last;
 
--- name: job_runs
+-- name: take_turn
 UPDATE jobs SET state = 'running', turn = :turn,
     updated_ms = CASE state WHEN 'running' THEN updated_ms ELSE :now_ms END
 WHERE id = :job;
-
--- name: ready_turn
 UPDATE ready SET turn = :turn WHERE job_id = :job;
 
 -- name: renew
@@ -198,17 +293,16 @@ RETURNING tasks.id;
 -- name: tell_progress
 -- A clock that was set back keeps nobody silent.
 UPDATE tasks SET told = round(progress * 100), told_ms = :now_ms
-FROM jsonb_each(:beats) AS beat
-WHERE tasks.id = beat.value ->> 0 AND fence = beat.value ->> 1 AND state = 'running'
+WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'running'
   AND round(progress * 100) NOT IN (0, told)
   AND told_ms NOT BETWEEN :now_ms - :every_ms + 1 AND :now_ms;
 
--- name: fate
-SELECT t.state, t.fence, j.state, t.key FROM tasks AS t JOIN jobs AS j ON j.id = t.job_id
-WHERE t.id = ?;
+-- name: fates
+SELECT t.id, t.state, t.fence, j.state, t.key FROM tasks AS t JOIN jobs AS j ON j.id = t.job_id
+WHERE t.id IN (SELECT value FROM json_each(:ids));
 
 -- name: can_end
-SELECT id, fence, job_id, step, state, worker, NULL, idx, key FROM tasks
+SELECT id, step, fence, job_id, state, worker, NULL, idx, key FROM tasks
 WHERE id BETWEEN :first AND :last
   AND state NOT IN ('blocked', 'done', 'failed', 'cancelled');
 
@@ -230,37 +324,42 @@ WHERE id BETWEEN :first AND :last;
 
 -- name: fail
 UPDATE tasks
-SET state = CASE WHEN :permanent OR tasks.attempts + 1 >= s.attempts
+SET state = CASE WHEN f.permanent OR tasks.attempts + 1 >= s.attempts
         THEN 'failed' ELSE 'retrying' END,
-    gap = (:permanent OR tasks.attempts + 1 >= s.attempts) AND s.gap,
-    refusals = CASE WHEN :permanent OR tasks.attempts + 1 >= s.attempts THEN 0 ELSE refusals END,
-    attempts = tasks.attempts + 1, ready_s = :ready_s, error = :error, code = :code,
-    message = :message, worker = NULL, lease_s = NULL, token = NULL, ended_ms = :now_ms,
+    gap = (f.permanent OR tasks.attempts + 1 >= s.attempts) AND s.gap,
+    refusals = CASE WHEN f.permanent OR tasks.attempts + 1 >= s.attempts THEN 0 ELSE refusals END,
+    attempts = tasks.attempts + 1, ready_s = f.ready_s, error = f.error, code = f.code,
+    message = f.message, worker = NULL, lease_s = NULL, token = NULL, ended_ms = :now_ms,
     updated_ms = :now_ms
-FROM steps AS s
-WHERE tasks.id = :task AND tasks.fence = :fence AND tasks.key = coalesce(:key, tasks.key)
+FROM (
+    SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS key, value ->> 3 AS permanent,
+        value ->> 4 AS ready_s, value ->> 5 AS error, value ->> 6 AS code, value ->> 7 AS message
+    FROM jsonb_each(:failures)
+) AS f, steps AS s
+WHERE tasks.id = f.id AND tasks.fence = f.fence AND tasks.key = coalesce(f.key, tasks.key)
   AND s.job_id = tasks.job_id AND s.no = tasks.step
   AND (state = 'leased' OR state = 'running' OR state = 'abandoned')
-RETURNING job_id, step, idx, state;
+RETURNING tasks.id, fence, job_id, step, idx, state;
 
 -- name: release
 UPDATE tasks
-SET state = 'abandoned', code = :reason, message = coalesce(:message, :reason), ready_s = 0,
+SET state = 'abandoned', code = :reason, message = :message, ready_s = 0,
     worker = NULL, lease_s = NULL, token = NULL, updated_ms = :now_ms
 FROM jsonb_each(:leases) AS lease
 WHERE tasks.id = lease.value ->> 0 AND fence = lease.value ->> 1
   AND state IN ('leased', 'running')
-RETURNING tasks.id, tasks.job_id;
+RETURNING tasks.id;
 
 -- name: refuse
 INSERT INTO refusals (task_id, host, code, message, until_s)
-SELECT value, :host, :code, :message, :until_s FROM json_each(:ids) WHERE true
+SELECT value, :host, :reason, :message, :until_s FROM json_each(:ids) WHERE true
 ON CONFLICT DO UPDATE
 SET code = excluded.code, message = excluded.message, until_s = excluded.until_s;
 
 -- name: refusals
-SELECT host, code, min(message), count(*), max(until_s) FROM refusals
-WHERE until_s > :now_s GROUP BY host, code ORDER BY host, code;
+SELECT host, code, min(message), count(*),
+    :now_ms + CAST((max(until_s) - :now_s) * 1000 AS INTEGER)
+FROM refusals WHERE until_s > :now_s GROUP BY host, code ORDER BY host, code;
 
 -- name: count_refusals
 UPDATE tasks SET refusals = (SELECT count(*) FROM refusals AS r WHERE r.task_id = tasks.id)
@@ -276,6 +375,11 @@ RETURNING id;
 INSERT INTO deferrals (token, task_id, fence) VALUES (:token, :task, :fence)
 ON CONFLICT DO UPDATE SET fence = excluded.fence;
 
+-- name: jobs_to_rescue
+SELECT DISTINCT job_id FROM tasks INDEXED BY tasks_held
+WHERE (state = 'leased' OR state = 'running')
+  AND (lease_s <= :now_s OR worker IN (SELECT value FROM json_each(:dead)));
+
 -- name: rescue
 -- What a deferral costs, and a worker that vanished while it ran the task: see `fail`.
 WITH gone (id, gap, is_last, deferred, lost_on) AS MATERIALIZED (
@@ -287,7 +391,8 @@ WITH gone (id, gap, is_last, deferred, lost_on) AS MATERIALIZED (
         ELSE t.lost_on END
     FROM tasks AS t INDEXED BY tasks_held
     CROSS JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
-    WHERE (t.state = 'leased' OR t.state = 'running')
+    WHERE t.job_id IN (SELECT value FROM json_each(:jobs))
+      AND (t.state = 'leased' OR t.state = 'running')
       AND (t.lease_s <= :now_s OR t.worker IN (SELECT value FROM json_each(:dead)))
 )
 UPDATE tasks
@@ -309,65 +414,56 @@ FROM gone WHERE tasks.id = gone.id
 RETURNING job_id, step, idx, state;
 
 -- name: unblock
--- The one rule for when a task may start; every path that ends a task runs it again.
 UPDATE tasks AS t SET state = 'pending', ready_s = 0, updated_ms = :now_ms
-WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
-  AND t.state = 'blocked'
-  AND NOT EXISTS (
-    SELECT 1 FROM edges AS e WHERE e.job_id = :job AND e.step = :step AND CASE e.kind
-    WHEN 'one' THEN NOT EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
-        AND u.idx = 0 AND u.state = 'done')
-    WHEN 'same' THEN NOT EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
-        AND u.idx = t.idx AND u.state = 'done')
-    ELSE EXISTS (
-        SELECT 1 FROM unfinished AS u WHERE u.job_id = :job AND u.step = e.upstream)
-      OR EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
-        AND (u.state = 'failed' OR u.state = 'cancelled') AND NOT u.gap)
-      OR NOT EXISTS (
-        SELECT 1 FROM tasks AS p WHERE p.job_id = :job AND p.step = e.plan
-        AND p.idx = 0 AND p.state = 'done')
-    END)
+FROM jsonb_each(:places) AS w
+WHERE t.job_id = w.value ->> 0 AND t.step = w.value ->> 1
+  AND t.idx BETWEEN w.value ->> 2 AND w.value ->> 3
+  AND t.state = 'blocked' AND NOT {waits}
 RETURNING id;
-
--- name: blocked_steps
-SELECT no FROM steps AS s WHERE job_id = ? AND EXISTS (
-    SELECT 1 FROM tasks AS t WHERE t.job_id = s.job_id AND t.step = s.no AND t.state = 'blocked')
-ORDER BY no;
 
 -- name: satisfied
 -- Whether a step without 'same' edges could start now.
-SELECT NOT EXISTS (
-    SELECT 1 FROM edges AS e WHERE e.job_id = :job AND e.step = :step AND CASE e.kind
-    WHEN 'one' THEN NOT EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
-        AND u.idx = 0 AND u.state = 'done')
-    WHEN 'same' THEN 1
-    ELSE EXISTS (
-        SELECT 1 FROM unfinished AS u WHERE u.job_id = :job AND u.step = e.upstream)
-      OR EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = :job AND u.step = e.upstream
-        AND (u.state = 'failed' OR u.state = 'cancelled') AND NOT u.gap)
-      OR NOT EXISTS (
-        SELECT 1 FROM tasks AS p WHERE p.job_id = :job AND p.step = e.plan
-        AND p.idx = 0 AND p.state = 'done')
-    END);
+SELECT NOT {waits} FROM (SELECT :job AS job_id, :step AS step, 0 AS idx) AS t;
+
+-- name: to_sweep
+-- A few active jobs, each time the next ones.
+SELECT id FROM jobs INDEXED BY jobs_active
+WHERE state IN ('pending', 'running', 'draining') AND id > :after ORDER BY id LIMIT :limit;
+
+-- name: unsettled
+-- Active jobs that were left behind: a task of theirs could start or be claimed, or nothing is left
+-- to do. Of a step's blocked tasks the first is looked at. All wait for the same, except chunk by
+-- chunk: and there, one that was missed becomes the first once those before it are done.
+SELECT j.id FROM jobs AS j
+WHERE j.id IN (SELECT value FROM json_each(:jobs)) AND j.state IN ('pending', 'running', 'draining') AND (
+    NOT EXISTS (SELECT 1 FROM unfinished AS u WHERE u.job_id = j.id)
+    OR EXISTS (
+        SELECT 1 FROM steps AS s
+        CROSS JOIN tasks AS t ON t.job_id = s.job_id AND t.step = s.no AND t.idx = (
+            SELECT min(b.idx) FROM tasks AS b
+            WHERE b.job_id = s.job_id AND b.step = s.no AND b.state = 'blocked')
+        WHERE s.job_id = j.id AND NOT {waits})
+    OR EXISTS (
+        SELECT 1 FROM steps AS s WHERE s.job_id = j.id
+        AND NOT EXISTS (SELECT 1 FROM ready AS r WHERE r.job_id = j.id AND r.step = s.no)
+        AND EXISTS (
+            SELECT 1 FROM tasks AS t WHERE t.job_id = j.id AND t.step = s.no
+            AND {claimable_states})));
 
 -- name: settle
-UPDATE jobs SET updated_ms = :now_ms, reason = NULL, state = CASE
-    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND state = 'failed'
-                 AND NOT gap) THEN 'failed'
-    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = :job AND (state = 'failed' OR state = 'cancelled')
+UPDATE jobs AS j SET updated_ms = :now_ms, reason = NULL, state = CASE
+    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = j.id AND (state = 'failed' OR state = 'cancelled')
+                 AND state = 'failed' AND NOT gap) THEN 'failed'
+    WHEN EXISTS (SELECT 1 FROM tasks WHERE job_id = j.id AND (state = 'failed' OR state = 'cancelled')
                  AND NOT gap) THEN 'cancelled'
     ELSE 'done' END
-WHERE id = :job AND state IN ('pending', 'running', 'draining')
-  AND NOT EXISTS (SELECT 1 FROM unfinished WHERE job_id = :job);
+WHERE j.id IN (SELECT value FROM json_each(:jobs)) AND j.state IN ('pending', 'running', 'draining')
+  AND NOT EXISTS (SELECT 1 FROM unfinished AS u WHERE u.job_id = j.id)
+RETURNING id;
 
 -- name: any_stopped
 SELECT EXISTS (
-    SELECT 1 FROM tasks WHERE job_id = ? AND (state = 'failed' OR state = 'cancelled')
+    SELECT 1 FROM tasks WHERE job_id = :job AND (state = 'failed' OR state = 'cancelled')
 );
 
 -- name: cancel_hopeless
@@ -409,6 +505,26 @@ RETURNING id;
 UPDATE jobs SET state = 'running', reason = NULL, updated_ms = :now_ms
 WHERE id = :job AND state IN ('done', 'failed', 'cancelled');
 
+-- name: job_ends
+UPDATE jobs SET state = 'cancelled', reason = :message, updated_ms = :now_ms
+WHERE id = :job AND state IN ('pending', 'running', 'draining') RETURNING id;
+
+-- name: mark
+UPDATE jobs SET state = :state, reason = :reason, updated_ms = :now_ms
+WHERE key = :key AND state IN (SELECT value FROM json_each(:before)) RETURNING id;
+
+-- name: stopped
+SELECT step, idx FROM tasks
+WHERE job_id = :job AND (state = 'failed' OR state = 'cancelled')
+  AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))
+ORDER BY id;
+
+-- name: done_among
+SELECT id, job_id, step, idx FROM tasks
+WHERE state = 'done' AND id IN (SELECT value FROM json_each(:ids))
+  AND job_id IN (SELECT id FROM jobs) -- not of one that is being deleted
+ORDER BY id;
+
 -- name: done_plans
 SELECT step FROM tasks WHERE job_id = :job AND state = 'done'
 AND step IN (SELECT value FROM json_each(:plans));
@@ -419,6 +535,32 @@ FROM jobs AS j
 CROSS JOIN steps AS s ON s.job_id = j.id AND s.name = :step
 CROSS JOIN tasks AS t ON t.job_id = j.id AND t.step = s.no AND t.idx > :after
 WHERE j.key = :job ORDER BY t.idx LIMIT :limit;
+
+-- name: task_columns
+SELECT t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, t.progress,
+    t.error, t.message, t.adopted, t.started_ms, t.ended_ms, t.code, t.lost, t.refusals,
+    CASE WHEN t.state = 'retrying' AND t.ready_s > :now_s
+    THEN :now_ms + CAST((t.ready_s - :now_s) * 1000 AS INTEGER) END
+
+-- name: receipts
+{task_columns}, coalesce(t.receipt, t.key), t.result, t.files
+FROM tasks AS t INDEXED BY tasks_with_files
+WHERE t.job_id = :job AND t.id > :after AND t.files IS NOT NULL AND t.state = 'done'
+ORDER BY t.id LIMIT :limit;
+
+-- name: deferred
+{task_columns}, t.job_id, d.fence
+FROM deferrals AS d JOIN tasks AS t ON t.id = d.task_id
+WHERE d.token = :token
+ORDER BY (t.state = 'running' AND t.fence = d.fence) DESC, t.id DESC LIMIT 1;
+
+-- name: workers
+SELECT DISTINCT worker FROM tasks
+WHERE worker IS NOT NULL AND (state = 'leased' OR state = 'running') ORDER BY worker;
+
+-- name: events_settled
+-- What is committed is in order.
+SELECT coalesce(max(seq), 0) FROM events;
 
 -- name: events
 SELECT e.seq - e.n + 1 + coalesce(i.key, 0), e.at_ms, coalesce(j.key, ''), i.value,
@@ -446,67 +588,56 @@ LEFT JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
 WHERE e.job_id = :job AND e.seq > :after AND e.seq - e.n + 1 + coalesce(i.key, 0) > :after
 ORDER BY e.seq, i.key LIMIT :limit;
 
--- name: set_limit
-INSERT INTO limits (name, running, per_minute, paused, tokens, filled_ms)
-VALUES (:name, :running, :per_minute, :paused, :tokens, :now_ms)
-ON CONFLICT (name) DO UPDATE
-SET running = excluded.running, per_minute = excluded.per_minute, paused = excluded.paused,
-    tokens = min(tokens, excluded.tokens);
-
--- name: held_under_job
-SELECT count(*) FROM jobs AS j JOIN tasks AS t ON t.job_id = j.id
-WHERE j.key = ? AND (t.state = 'leased' OR t.state = 'running');
-
--- name: held_under_pipeline
-SELECT count(*) FROM tasks AS t INDEXED BY tasks_held
-CROSS JOIN jobs AS j ON j.id = t.job_id
-WHERE (t.state = 'leased' OR t.state = 'running') AND j.pipeline = ?;
-
--- name: held_under_label
-SELECT count(*) FROM tasks AS t INDEXED BY tasks_held
-CROSS JOIN steps AS s ON s.job_id = t.job_id AND s.no = t.step
-WHERE ? IN (s.needs, s.prefers) AND (t.state = 'leased' OR t.state = 'running');
-
--- name: forget_job
--- With its steps, edges and counts.
+-- name: delete_job
+-- With its steps, edges and counts; and at once what could still change, because whoever had a lease
+-- of it might give a sign of life.
 DELETE FROM jobs WHERE id = :job
 AND NOT EXISTS (
-    SELECT 1 FROM tasks WHERE job_id = :job AND (state = 'leased' OR state = 'running'))
-RETURNING id;
+    SELECT 1 FROM tasks WHERE job_id = :job AND (state = 'leased' OR state = 'running'));
+DELETE FROM tasks AS t WHERE t.job_id = :job AND (t.state = 'blocked' OR {claimable_states})
+AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = :job);
+INSERT INTO forgotten SELECT :job WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = :job)
+RETURNING job_id;
 
--- name: forget_unfinished
--- At once, because whoever had a lease of one might still give a sign of life for it.
-DELETE FROM tasks WHERE job_id = :job
-AND (state = 'blocked' OR state = 'pending' OR state = 'retrying' OR state = 'abandoned'
-     OR state = 'corrupt');
+-- name: deleted
+SELECT job_id FROM forgotten;
 
--- name: forget_tasks
-DELETE FROM tasks WHERE id IN (SELECT id FROM tasks WHERE job_id = :job LIMIT :most);
+-- name: delete_tasks
+DELETE FROM tasks WHERE id IN (SELECT id FROM tasks WHERE job_id = :job LIMIT :most) RETURNING id;
 
--- name: forget_events
-DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE job_id = :job LIMIT :most);
+-- name: delete_events
+DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE job_id = :job LIMIT :most)
+RETURNING seq;
+
+-- name: all_deleted
+DELETE FROM forgotten WHERE job_id = :job;
+
+-- name: job_columns
+j.id, j.revision, j.state, j.created_ms, j.updated_ms, j.reason, (
+    SELECT json_group_array(json_array(step, state, n)) FROM (
+        SELECT step, state, n FROM counts WHERE job_id = j.id AND n > 0 ORDER BY step))
 
 -- name: jobs_by_key
-SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+SELECT {job_columns} FROM jobs AS j
 WHERE key >= :first AND key < :last AND +id < :before AND (:state IS NULL OR state = :state)
   AND (:pipeline IS NULL OR pipeline = :pipeline) AND (:source IS NULL OR source = :source)
 ORDER BY +id DESC LIMIT :limit;
 
 -- name: jobs_of_source
-SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+SELECT {job_columns} FROM jobs AS j
 WHERE source = :source AND id < :before AND (:state IS NULL OR state = :state)
   AND (:pipeline IS NULL OR pipeline = :pipeline)
 ORDER BY id DESC LIMIT :limit;
 
 -- name: jobs_of_pipeline
-SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+SELECT {job_columns} FROM jobs AS j
 WHERE pipeline || '' = :pipeline AND state || '' = :state AND id < :before
 ORDER BY id DESC LIMIT :limit;
 
--- name: jobs_in_state
-SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+-- name: jobs_in_states
+SELECT {job_columns} FROM jobs AS j
 WHERE state || '' = :state AND id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: newest_jobs
-SELECT id, revision, state, created_ms, updated_ms, reason FROM jobs
+SELECT {job_columns} FROM jobs AS j
 WHERE id < :before ORDER BY id DESC LIMIT :limit;

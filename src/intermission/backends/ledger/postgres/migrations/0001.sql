@@ -28,16 +28,42 @@ CREATE INDEX jobs_in_state ON intermission.jobs ((state || ''), (id + 0));
 CREATE INDEX jobs_of_pipeline ON intermission.jobs ((pipeline || ''), (state || ''), (id + 0));
 
 -- Whose turn it is. Apart from the jobs, because every claim writes here, and must not wait for
--- whoever holds a job's row. A trigger on the jobs keeps `active`.
+-- whoever holds a job's row.
 CREATE TABLE intermission.turns (
-    job_id   bigint PRIMARY KEY REFERENCES intermission.jobs (id) ON DELETE CASCADE,
-    priority integer NOT NULL,
-    turn     bigint NOT NULL DEFAULT 0, -- the event it was last given a task at
-    begin_ms bigint NOT NULL, -- nothing of it is claimable sooner
-    active   boolean NOT NULL DEFAULT true
+    job_id bigint PRIMARY KEY REFERENCES intermission.jobs (id) ON DELETE CASCADE,
+    turn   bigint NOT NULL DEFAULT 0 -- the event it was last given a task at
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200);
 
-CREATE INDEX turns_active ON intermission.turns (priority DESC, turn, job_id) WHERE active;
+-- Steps that the same workers can run: few, however many jobs there are.
+CREATE TABLE intermission.classes (
+    id       integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    code     text NOT NULL, -- of the job
+    pipeline text NOT NULL,
+    step     text NOT NULL,
+    needs    text,
+    prefers  text
+);
+CREATE UNIQUE INDEX classes_alike
+    ON intermission.classes (code, step, coalesce(needs, ''), coalesce(prefers, ''));
+
+-- Steps of jobs that may have a task to claim, in the order in which they are served. A row comes
+-- when a task becomes claimable, and goes when a claim finds none: what a claim costs depends on
+-- what there is for it. `parked`: 1 waits for the time of a retry, 2 for the time of its job.
+CREATE TABLE intermission.ready (
+    job_id   bigint NOT NULL REFERENCES intermission.jobs (id) ON DELETE CASCADE,
+    step     integer NOT NULL,
+    class    integer NOT NULL,
+    priority integer NOT NULL,
+    turn     bigint NOT NULL,
+    parked   smallint NOT NULL,
+    due_s    double precision NOT NULL DEFAULT 0,
+    begin_ms bigint NOT NULL,
+    PRIMARY KEY (job_id, step)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200);
+CREATE INDEX ready_in_turn ON intermission.ready (class, priority DESC, turn, job_id)
+    WHERE parked = 0;
+CREATE INDEX ready_retries ON intermission.ready (due_s) WHERE parked = 1;
+CREATE INDEX ready_begins ON intermission.ready (begin_ms) WHERE parked = 2;
 
 CREATE TABLE intermission.limits (
     name       text PRIMARY KEY, -- job:KEY, pipeline:NAME or label:NAME
@@ -51,6 +77,7 @@ CREATE TABLE intermission.limits (
 CREATE TABLE intermission.steps (
     job_id      bigint NOT NULL REFERENCES intermission.jobs (id) ON DELETE CASCADE,
     no          integer NOT NULL,
+    class       integer NOT NULL REFERENCES intermission.classes (id),
     name        text NOT NULL CHECK (name <> ''),
     attempts    integer NOT NULL,
     needs       text,
@@ -245,16 +272,38 @@ BEGIN
 END
 $$;
 
+-- A task of a step became claimable: claims are to find it. A row that is there is only kept, with a
+-- lock that lets claims go on and no claim remove it; so of a claim that finds nothing any more and
+-- a change that adds something, one sees the other.
+CREATE FUNCTION intermission.open_step(job bigint, step_no integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM intermission.ready AS r
+    WHERE r.job_id = job AND r.step = step_no AND r.parked = 0 FOR KEY SHARE;
+    IF NOT FOUND THEN
+        INSERT INTO intermission.ready (job_id, step, class, priority, turn, parked, begin_ms)
+        SELECT job, step_no, s.class, j.priority,
+            (SELECT q.turn FROM intermission.turns AS q WHERE q.job_id = job),
+            -- Whether its time has come is seen by a claim; a job that runs has begun.
+            CASE WHEN j.begin_ms > 0 AND j.state = 'pending' THEN 2 ELSE 0 END, j.begin_ms
+        FROM intermission.jobs AS j, intermission.steps AS s
+        WHERE j.id = job AND s.job_id = job AND s.no = step_no
+          AND j.state IN ('pending', 'running', 'draining')
+        ON CONFLICT (job_id, step) DO UPDATE SET parked = excluded.parked;
+    END IF;
+END
+$$;
+
 -- One call per statement, however many tasks it changed. Tasks that became claimable ring the
 -- notifier; equal rings of one transaction reach a listener once. The plan is kept from call to call,
 -- and made when nobody knows how many tasks there will be: a nested loop would be made for one.
 CREATE FUNCTION intermission.tasks_changed() RETURNS trigger LANGUAGE plpgsql
 SET enable_nestloop = off AS $$
 DECLARE
-    claimable boolean;
+    place record;
+    claimable boolean := false;
 BEGIN
     PERFORM intermission.announce_events();
-    WITH moves AS (
+    FOR place IN WITH moves AS (
         INSERT INTO intermission.events
             (at_ms, job_id, task_id, step, was, now, fence, worker, code, message)
         SELECT n.updated_ms, n.job_id, n.id, n.step, w.state, n.state, n.fence,
@@ -269,9 +318,12 @@ BEGIN
         UNION ALL
         SELECT job_id, step, now, count(*) FROM moves GROUP BY job_id, step, now
     )
-    SELECT EXISTS (
-        SELECT 1 FROM moves WHERE now IN ('pending', 'retrying', 'abandoned', 'corrupt')
-    ) INTO claimable;
+    SELECT DISTINCT job_id, step FROM moves
+    WHERE now IN ('pending', 'retrying', 'abandoned', 'corrupt') ORDER BY job_id, step
+    LOOP
+        claimable := true;
+        PERFORM intermission.open_step(place.job_id, place.step);
+    END LOOP;
     IF claimable THEN
         PERFORM pg_notify('intermission', '');
     END IF;
@@ -288,7 +340,10 @@ CREATE FUNCTION intermission.tasks_added() RETURNS trigger LANGUAGE plpgsql AS $
 BEGIN
     INSERT INTO intermission.counts (job_id, step, state, n)
     SELECT job_id, step, state, count(*) FROM new_tasks GROUP BY job_id, step, state;
-    IF EXISTS (SELECT 1 FROM new_tasks WHERE state = 'pending') THEN
+    PERFORM intermission.open_step(p.job_id, p.step) FROM (
+        SELECT DISTINCT job_id, step FROM new_tasks WHERE state = 'pending' ORDER BY job_id, step
+    ) AS p;
+    IF FOUND THEN
         PERFORM pg_notify('intermission', '');
     END IF;
     RETURN NULL;
@@ -313,14 +368,18 @@ BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO intermission.events (at_ms, job_id, now)
         VALUES (new.created_ms, new.id, new.state);
-        INSERT INTO intermission.turns (job_id, priority, begin_ms)
-        VALUES (new.id, new.priority, new.begin_ms);
+        INSERT INTO intermission.turns (job_id) VALUES (new.id);
     ELSE
         INSERT INTO intermission.events (at_ms, job_id, was, now, message)
         VALUES (new.updated_ms, new.id, old.state, new.state, new.reason);
-        UPDATE intermission.turns SET active = new.state IN ('pending', 'running', 'draining')
-        WHERE job_id = new.id
-          AND active IS DISTINCT FROM (new.state IN ('pending', 'running', 'draining'));
+        IF new.state NOT IN ('pending', 'running', 'draining') THEN
+            DELETE FROM intermission.ready WHERE job_id = new.id;
+        ELSIF old.state NOT IN ('pending', 'running', 'draining') THEN
+            PERFORM intermission.open_step(s.job_id, s.no) FROM intermission.steps AS s
+            WHERE s.job_id = new.id AND EXISTS (
+                SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = s.job_id AND t.step = s.no
+                AND t.state IN ('pending', 'retrying', 'abandoned', 'corrupt'));
+        END IF;
     END IF;
     RETURN NULL;
 END

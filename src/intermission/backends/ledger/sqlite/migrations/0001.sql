@@ -205,6 +205,11 @@ CREATE TABLE counts (
     PRIMARY KEY (job_id, step, state)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TRIGGER counts_go AFTER DELETE ON tasks BEGIN
+    UPDATE counts SET n = n - 1
+    WHERE job_id = old.job_id AND step = old.step AND state = old.state;
+END;
+
 -- Changes in the order they were committed. Tasks that changed alike in one transaction share a
 -- row: a batch is claimed, and ends, as a few of them.
 CREATE TABLE events (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from intermission.backends.ledger.postgres.transactions import Row
+from intermission.backends.ledger.sql.database import Database
 from intermission.model import Job, Limit, StepSpec
 
 _NO_LIMIT = 2**31 - 1
@@ -19,36 +19,37 @@ class LimitBudget:
     a limit is claimed by one transaction at a time, so that two never count the same room.
     """
 
-    def __init__(
-        self, rows: Callable[..., list[Row]], now_ms: int, under: Iterable[tuple[Job, StepSpec]]
-    ) -> None:
-        self._rows = rows
-        self._now_ms = now_ms
-        self._limits: dict[str, tuple[Limit, float, int]] = {}
+    def __init__(self, db: Database, under: Iterable[tuple[Job, StepSpec]]) -> None:
+        self._db = db
         self._left: dict[str, int] = {}
         self._admitted: Counter[str] = Counter()
         steps = list(under)
         bounds = {bound for job, spec in steps if (bound := _bound(job, spec))}
         if bounds:
-            rows("lock_steps", names=list(bounds))
+            db.rows("lock_bounds", names=sorted(bounds))
         names = {name for job, spec in steps for name in Limit.names(job, spec)}
-        for name, running, per_minute, paused, tokens, filled_ms in rows(
-            "lock_limits", names=list(names)
-        ):
-            self._limits[name] = Limit(name, running, per_minute, paused), tokens, filled_ms
+        self._limits = {
+            name: (Limit(name, running, per_minute, bool(paused)), tokens, filled_ms)
+            for name, running, per_minute, paused, tokens, filled_ms in db.rows(
+                "lock_limits", names=sorted(names)
+            )
+        }
 
     def bind(self, job: Job, spec: StepSpec) -> bool:
         """Whether any limit is over a step."""
         return spec.concurrency is not None or any(map(self._limits.get, Limit.names(job, spec)))
 
-    def of_step(self, job: Job, spec: StepSpec) -> int:
-        """How many more tasks of a step all its limits allow, others left aside."""
-        names = (name for name in Limit.names(job, spec) if name in self._limits)
-        return max(0, min([self._of_bound(job, spec), *map(self._room, names)]))
+    def room(self, job: Job, spec: StepSpec) -> int:
+        """How many more tasks of a step all its limits allow."""
+        return max(0, min(self._of_class(job, spec), self._of_limit(f"job:{job.key}")))
+
+    def is_full(self, job: Job, spec: StepSpec) -> bool:
+        """Whether nothing more of this class of work may be claimed, of any job."""
+        return self._of_class(job, spec) <= 0
 
     def admit(self, job: Job, spec: StepSpec) -> bool:
         """Whether one more may be claimed; if so, it is counted."""
-        if self.of_step(job, spec) <= 0:
+        if self.room(job, spec) <= 0:
             return False
         names = [name for name in Limit.names(job, spec) if name in self._limits]
         if bound := _bound(job, spec):
@@ -64,7 +65,12 @@ class LimitBudget:
             limit, tokens, filled_ms = self._limits.get(name, (None, 0.0, 0))
             if limit is not None and limit.per_minute is not None:
                 left = self._tokens(limit, tokens, filled_ms) - count
-                self._rows("use_rate", name=name, tokens=left)
+                self._db.rows("use_rate", name=name, tokens=left)
+
+    def _of_class(self, job: Job, spec: StepSpec) -> int:
+        names = Limit.names(job, spec)
+        rooms = [self._of_limit(name) for name in names if not name.startswith("job:")]
+        return min([self._of_bound(job, spec), *rooms])
 
     def _of_bound(self, job: Job, spec: StepSpec) -> int:
         bound = _bound(job, spec)
@@ -75,7 +81,9 @@ class LimitBudget:
             self._left[bound] = -held  # of which each job's own bound is taken
         return spec.concurrency + self._left[bound]
 
-    def _room(self, name: str) -> int:
+    def _of_limit(self, name: str) -> int:
+        if name not in self._limits:
+            return _NO_LIMIT
         if name not in self._left:
             limit, tokens, filled_ms = self._limits[name]
             rooms: list[int] = [0] if limit.paused else []
@@ -88,12 +96,12 @@ class LimitBudget:
         return self._left[name]
 
     def _held(self, kind: str, **values: Any) -> int:
-        ((held,),) = self._rows(f"held_under_{kind}", **values)
+        ((held,),) = self._db.rows(f"held_under_{kind}", **values)
         return held
 
     def _tokens(self, limit: Limit, tokens: float, filled_ms: int) -> float:
         """What has trickled in since, up to the burst. A clock that was set back gives nothing."""
-        minutes = max(0, self._now_ms - filled_ms) / 60_000
+        minutes = max(0, self._db.now_ms - filled_ms) / 60_000
         return min(limit.burst, tokens + minutes * (limit.per_minute or 0.0))
 
 
