@@ -47,6 +47,8 @@ class Bench:
         self.straight = straight
         self.ledger = PostgresLedger(proxy.url)
         self.turn = 0
+        for key in ("known", "kept"):  # from the second on, it knows the classes of work
+            submit(self.ledger, fan_job(key=key))
 
     def job(self, make: Callable[..., Job] = fan_job) -> Job:
         self.turn += 1

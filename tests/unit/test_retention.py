@@ -144,7 +144,7 @@ def test_what_a_process_left_undone_the_next_one_does(
         raise LedgerError("the disk is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ledger, "_forget_rest", killed)
+        patched.setattr(ledger.database, "_delete_rest", killed)
         with pytest.raises(LedgerError):
             ledger.delete(key)
     assert keys(ledger) == {other}
@@ -161,7 +161,7 @@ def test_a_late_owner_finds_nothing_of_a_job_that_is_half_removed(
     made = submit(ledger, job(step("a"), key=identity("a")))
     (lease,) = ledger.claim("w", 1, lease_ttl_s=60)
     ledger.release([(lease.task_id, lease.fence)], reason="drain")
-    monkeypatch.setattr(ledger, "_forget_rest", lambda _: None)
+    monkeypatch.setattr(ledger.database, "_delete_rest", lambda _: None)
     assert ledger.delete(made.key)
     renewal = ledger.renew("w", [Heartbeat(lease.task_id, lease.fence)], lease_ttl_s=60)
     assert renewal.lost == {lease.task_id}
