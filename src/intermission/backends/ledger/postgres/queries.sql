@@ -12,10 +12,11 @@ ON CONFLICT DO NOTHING
 RETURNING at_s;
 
 -- name: now_s
-coalesce(%(now_s)s, extract(epoch FROM clock_timestamp())::double precision)
+-- As a query of its own, so that it is asked once and an index can be searched for it.
+(SELECT coalesce(%(now_s)s, extract(epoch FROM clock_timestamp())::double precision))
 
 -- name: now_ms
-coalesce(%(now_ms)s, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+(SELECT coalesce(%(now_ms)s, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
 
 -- name: lock_jobs
 -- Always in this order, and before any of their tasks: two changes never wait for each other.
@@ -114,8 +115,9 @@ RETURNING id;
     WHERE r.task_id = t.id AND r.host = %(host)s AND r.until_s > {now_s}))
 
 -- name: any_due
-EXISTS (SELECT 1 FROM intermission.ready WHERE parked = 1 AND due_s <= {now_s})
-OR EXISTS (SELECT 1 FROM intermission.ready WHERE parked = 2 AND begin_ms <= {now_ms})
+-- The first of each is looked up, whatever the planner believes about the others.
+coalesce((SELECT min(due_s) FROM intermission.ready WHERE parked = 1) <= {now_s}, false)
+OR coalesce((SELECT min(begin_ms) FROM intermission.ready WHERE parked = 2) <= {now_ms}, false)
 
 -- name: is_any_due
 SELECT {any_due};
