@@ -21,7 +21,7 @@ EVERYTHING = sorted(
 )
 
 BANNED = re.compile(r"(^|_)(utils?|helpers?|common|misc|managers?|base\d+)(_|$)")
-CORE_MAX_LINES = 4400
+CORE_MAX_LINES = 4000
 HEAVY = ("pydantic", "typer", "rich", "apsw", "blake3")
 
 

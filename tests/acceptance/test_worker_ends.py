@@ -11,11 +11,11 @@ import pytest
 from intermission import Chunk, Context, File, Pipeline, Source, step
 from intermission.backends.http.claimed_job import HttpJob, open_http_job
 from intermission.backends.http.work_client import WorkClient
+from intermission.backends.source_files import identify
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.inputs import input_digests
 from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import peek
-from intermission.engine.source import identify
 from intermission.errors import ChangeRefused
 from intermission.model import Completion, Job, Lease, TaskState
 from intermission.pipeline.catalog import Catalog
@@ -89,7 +89,7 @@ def test_a_failure_waits_as_long_as_on_a_fleet(
     monkeypatch.setattr(type(served.bench.ledger), "fail", listen)
     client = WorkClient(served.url, served.register()[1])
     (mine,) = client.claim("w", 1, lease_ttl_s=60)
-    failed = Failed(mine.task_id, mine.fence, "Broken", "no", False)
+    failed = Failed(mine.task_id, "Broken", "no", False)
     state = opened(client, served.bench.folder, job).fail(mine, failed)
     assert state is TaskState.RETRYING
     assert len(told) == 1
@@ -143,6 +143,6 @@ def test_a_refusal_of_the_server_is_no_outage(
     with FaultProxy(served.url.removeprefix("http://")).running() as proxy:
         client, leases = three(served, proxy.url)
         proxy.arm(answer(status))
-        failed = Failed(leases[0].task_id, leases[0].fence, "Broken", "no", False)
+        failed = Failed(leases[0].task_id, "Broken", "no", False)
         with pytest.raises(ChangeRefused):
             opened(client, tmp_path, job).fail(leases[0], failed)

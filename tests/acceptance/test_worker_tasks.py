@@ -16,10 +16,10 @@ import pytest
 from intermission import Chunk, Context, File, Pipeline, Source, step
 from intermission.backends.http.task_io import HttpIO
 from intermission.backends.http.work_client import WorkClient
+from intermission.backends.source_files import identify
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import adopt, receipt_key
-from intermission.engine.source import identify
 from intermission.errors import CorruptArtifact, LedgerError, SourceChanged, SourceError
 from intermission.model import Job, JobState, Receipt
 from intermission.scratch import holding

@@ -111,7 +111,7 @@ def _finish(folder: Path, ledger: Ledger, store: Store, work: Work, lease: Lease
         hooks = Hooks(logging.getLogger("intermission.owning"), executed, lambda: False)
         finished = run_task(work, lease, inputs_of(ledger, work.job, lease), hooks)
     except IntermissionError as e:
-        failed = Failed(lease.task_id, lease.fence, type(e).__name__, str(e), not e.retryable)
+        failed = Failed(lease.task_id, type(e).__name__, str(e), not e.retryable)
         ledger.fail([completion.failure(work.job, lease, failed, (0.0,))])
         return
     completion.complete(ledger, store, work.job, [(lease, finished)], folder / "scratch")

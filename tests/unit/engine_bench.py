@@ -68,7 +68,7 @@ class Bench:
         try:
             finished = self.run(lease)
         except IntermissionError as e:
-            failed = Failed(lease.task_id, lease.fence, type(e).__name__, str(e), not e.retryable)
+            failed = Failed(lease.task_id, type(e).__name__, str(e), not e.retryable)
             self.ledger.fail([completion.failure(self.job, lease, failed, (0.0,))])
             return False
         done = [(lease, finished)]

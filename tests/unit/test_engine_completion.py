@@ -122,7 +122,7 @@ def test_when_to_try_again(
     steps = tuple(replace(spec, retry_delays_s=own) for spec in bench.job.steps)
     (lease,) = bench.take()
     lease = replace(lease, attempt=attempt)
-    failed = Failed(lease.task_id, lease.fence, "Broken", "it broke", True)
+    failed = Failed(lease.task_id, "Broken", "it broke", True)
     made = completion.failure(replace(bench.job, steps=steps), lease, failed, given)
     assert made.delay_s == expected
     assert (made.task_id, made.fence, made.key) == (lease.task_id, lease.fence, lease.key)
@@ -132,13 +132,13 @@ def test_when_to_try_again(
 @pytest.mark.parametrize("asked_s", [0.0, 7.5])
 def test_whoever_asked_for_a_wait_gets_it(bench: Bench, asked_s: float) -> None:
     (lease,) = bench.take()
-    failed = Failed(lease.task_id, lease.fence, "TaskError", "busy", False, asked_s)
+    failed = Failed(lease.task_id, "TaskError", "busy", False, asked_s)
     assert completion.failure(bench.job, lease, failed, (60.0,)).delay_s == asked_s
 
 
 def test_delays_are_spread(bench: Bench) -> None:
     (lease,) = bench.take()
-    failed = Failed(lease.task_id, lease.fence, "Broken", "it broke", False)
+    failed = Failed(lease.task_id, "Broken", "it broke", False)
     delays = {
         completion.failure(bench.job, lease, failed, (10.0,), jitter=0.2).delay_s for _ in range(50)
     }

@@ -14,7 +14,7 @@ import pytest
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.engine.lease_renewer import MARGIN, TICK_S, UNUSED_MAX, LeaseRenewer
 from intermission.errors import LedgerError
-from intermission.model import Completion, Heartbeat, JobState, Lease, Renewal, TaskState
+from intermission.model import Completion, Heartbeat, JobState, Lease, Reason, Renewal, TaskState
 from intermission.ports.clock import Clock
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, states_of, step, submit
@@ -61,10 +61,8 @@ class Hand:
             lease_ttl_s=TTL_S,
             renew_every_s=RENEW_S,
         )
-        self.lease_renewer.report_to(
-            lambda _, held: self.lost.append(held.task_id),
-            lambda _, held: self.cancelled.append(held.task_id),
-        )
+        told = {Reason.LEASE_LOST: self.lost, Reason.CANCELLED: self.cancelled}
+        self.lease_renewer.report_to(lambda _, held, reason: told[reason].append(held.task_id))
 
     def claimed(self, name: str = "job", opener: Callable[[], object] | None = None) -> Any:
         """A job as its work source hands it out."""
@@ -186,7 +184,7 @@ def test_a_ledger_that_takes_its_time_for_every_job_costs_them_all_in_time(hand:
     def on_lost(*_: object) -> None:
         lost_s.append(hand.clock.monotonic_s() - began_s)
 
-    hand.lease_renewer.report_to(on_lost, on_lost)
+    hand.lease_renewer.report_to(on_lost)
 
     def in_vain(*_: Any, **__: Any) -> Renewal:
         hand.clock.advance(5.0)

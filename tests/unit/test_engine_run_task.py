@@ -8,11 +8,11 @@ import pytest
 from engine_bench import Bench
 
 from intermission import Chunk, Context, Pipeline, Source, step
+from intermission.backends.source_files import identify
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.inputs import inputs_of, skipped_inputs
 from intermission.engine.planning import make_job
 from intermission.engine.receipt import receipt_key
-from intermission.engine.source import identify
 from intermission.errors import Permanent, SourceChanged
 from intermission.model import RESULT_INLINE_MAX_BYTES, FileRef, Job, JobState, Receipt
 from intermission.pipeline import Deferred

@@ -151,7 +151,7 @@ class Shop:
 
     def faults(self, run: int, reason: Reason = Reason.SCRATCH_FAILED) -> None:
         lease = self.executor.running[run][0]
-        self.says(run, HostFault(lease.task_id, lease.fence, "broken.", "", 4, reason))
+        self.says(run, HostFault(lease.task_id, "broken.", "", 4, reason))
 
     def rows(self) -> dict[str, TaskRow]:
         return {row.step: row for row in self.ledger.tasks(self.job.key)}
@@ -406,7 +406,7 @@ def test_a_store_that_is_away_when_an_input_is_found_lost_ends_no_worker(
 
     shop.turn()
     lease = shop.executor.running[1][0]
-    lost = CorruptInput(lease.task_id, lease.fence, "key", "artifacts/x", "a file is missing.")
+    lost = CorruptInput(lease.task_id, "key", "artifacts/x", "a file is missing.")
     with monkeypatch.context() as patch:
         patch.setattr(shop.opened, "lose", away)
         shop.says(1, lost)
@@ -459,7 +459,7 @@ def test_a_loss_that_is_told_late_does_not_touch_the_next_lease_of_its_task(
     shop.turn(0.5)
     shop.turn(1.0)
     for held in given_back:
-        shop.worker._lease_lost(shop.opened.name, held)
+        shop.worker._lease_ended(shop.opened.name, held, Reason.LEASE_LOST)
     for run, name in enumerate(["one", "two", "three"], start=1):
         assert [one.step for one in shop.executor.running[run]] == [name]
         shop.executor.ends(run)

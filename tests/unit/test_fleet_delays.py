@@ -37,7 +37,7 @@ def test_a_failed_task_waits_about_as_long_as_a_fleet_waits(
     assert (opened.delays_s, opened.jitter) == (delays_s, 0.2)
     (lease,) = fleet.ledger.claim("w", 1, lease_ttl_s=60)
     before_ms = fleet.app.clock.now_ms()
-    opened.fail(lease, Failed(lease.task_id, lease.fence, "ValueError", "no", False))
+    opened.fail(lease, Failed(lease.task_id, "ValueError", "no", False))
     (row,) = fleet.ledger.tasks(job.key)
     assert row.ready_ms is not None
     after_ms = fleet.app.clock.now_ms()

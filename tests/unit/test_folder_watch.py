@@ -169,11 +169,11 @@ def test_a_ledger_of_any_length_is_never_read_as_a_whole(
 def test_a_file_is_hashed_once_however_often_it_is_watched(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intermission.engine.source.STAMP_SETTLES_NS", 0)
+    monkeypatch.setattr("intermission.backends.source_files.STAMP_SETTLES_NS", 0)
     world.write("a.txt", "ab")
     world.taken()
     assert world.taken() == ["a.txt"]
-    monkeypatch.setattr("intermission.engine.source.content_hash", lambda _: 1 / 0)
+    monkeypatch.setattr("intermission.backends.source_files.content_hash", lambda _: 1 / 0)
     world.start()
     assert [world.taken(), world.taken()] == [[], []]
 

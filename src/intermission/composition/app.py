@@ -14,6 +14,7 @@ from intermission.backends.executor import slot
 from intermission.backends.executor.reaper import Reaper
 from intermission.backends.ledger.object_ledger import Ownership
 from intermission.backends.ledger.sqlite.snapshot import copy_ledger
+from intermission.backends.source_files import require_unchanged
 from intermission.backends.work_source.worker_locks import alive, dead, living, worker_name
 from intermission.composition.discovery import find_workspaces
 from intermission.composition.ledgers import shared_ledger
@@ -30,7 +31,6 @@ from intermission.composition.locations import (
 )
 from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import receipt_key
-from intermission.engine.source import require_unchanged
 from intermission.engine.workspace import Workspace
 from intermission.errors import (
     NotFound,

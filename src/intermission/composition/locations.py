@@ -14,12 +14,12 @@ from pathlib import Path, PurePath, PurePosixPath
 from urllib.parse import quote, unquote
 
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.source_files import identify
 from intermission.backends.store.keys import is_key
 from intermission.backends.store.local import LocalStore
 from intermission.backends.store.objects import ObjectStore
 from intermission.backends.store.retrying_client import SCHEMES
 from intermission.composition.discovery import find_sources
-from intermission.engine.source import identify
 from intermission.engine.workspace import Workspace
 from intermission.errors import (
     AlreadyExists,

@@ -22,8 +22,8 @@ from intermission.backends.http.ledger import HttpLedger
 from intermission.backends.http.registration import beating
 from intermission.backends.http.work_client import WorkClient
 from intermission.backends.http.workspace import http_workspace
+from intermission.backends.source_files import hash_files
 from intermission.composition.locations import Location, ObjectLocation, scratch_of
-from intermission.engine.source import hash_files
 from intermission.engine.workspace import Workspace
 from intermission.errors import AlreadyExists, EnvironmentFault, UsageError, fault_from_os
 from intermission.model import Job

@@ -128,8 +128,8 @@ def failure(
     if delay_s is None:
         delay_s = waits[min(lease.attempt, len(waits)) - 1]
     return Failure(
-        failed.task_id,
-        failed.fence,
+        lease.task_id,
+        lease.fence,
         failed.error,
         failed.message,
         failed.permanent,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from intermission.errors import LedgerError
-from intermission.model import Heartbeat, Lease
+from intermission.model import Heartbeat, Lease, Reason
 from intermission.ports.clock import Clock
 from intermission.ports.work_source import ClaimedJob, Renewals
 from intermission.telemetry import reached
@@ -41,11 +41,8 @@ class HeldLease:
     beat_progress: float = 0.0
 
 
-Told = Callable[[str, HeldLease], None]
-
-
-def _nobody_listens(name: str, held: HeldLease) -> None:
-    """A lease is dropped all the same."""
+Told = Callable[[str, HeldLease, Reason], None]
+"""Hears, in the renewer's thread, that a lease of a job has ended: lost, or its job cancelled."""
 
 
 class LeaseRenewer:
@@ -63,7 +60,7 @@ class LeaseRenewer:
         self._clock = clock
         self._lease_ttl_s = lease_ttl_s
         self._renew_every_s = renew_every_s
-        self._on_lost = self._on_cancelled = _nobody_listens
+        self._tell: Told = lambda name, held, reason: None
         self._lock = threading.Lock()
         self._held: dict[str, dict[int, HeldLease]] = {}
         """By the name of the job, by task."""
@@ -75,9 +72,8 @@ class LeaseRenewer:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-renewer", daemon=True)
 
-    def report_to(self, on_lost: Told, on_cancelled: Told) -> None:
-        """Whom to tell, at once and in this object's thread, with the job's name and the lease."""
-        self._on_lost, self._on_cancelled = on_lost, on_cancelled
+    def report_to(self, tell: Told) -> None:
+        self._tell = tell
 
     def start(self) -> None:
         self._thread.start()
@@ -164,7 +160,7 @@ class LeaseRenewer:
             with suppress(LedgerError):  # asked again at the next tick
                 if self._opened(name).cancelled({one.job_key for one in some if one.job_key}):
                     for one in some:
-                        self._drop(name, one, self._on_cancelled)
+                        self._drop(name, one, Reason.CANCELLED)
 
     def _due(self, held: dict[int, HeldLease]) -> list[HeldLease]:
         now = self._clock.monotonic_s()
@@ -187,9 +183,9 @@ class LeaseRenewer:
             return  # asked again at the next tick; the deadlines decide how often
         for one, heartbeat in zip(due, heartbeats, strict=True):
             if one.task_id in answer.cancelled:
-                self._drop(name, one, self._on_cancelled)
+                self._drop(name, one, Reason.CANCELLED)
             elif one.task_id in answer.lost:
-                self._drop(name, one, self._on_lost)
+                self._drop(name, one, Reason.LEASE_LOST)
             else:
                 one.deadline_s = asked_at_s + self._lease_ttl_s
                 one.beat_at_s = asked_at_s
@@ -227,13 +223,13 @@ class LeaseRenewer:
                 if one.deadline_s < limit
             ]
         for name, one in late:
-            self._drop(name, one, self._on_lost)
+            self._drop(name, one, Reason.LEASE_LOST)
 
-    def _drop(self, name: str, one: HeldLease, tell: Told) -> None:
+    def _drop(self, name: str, one: HeldLease, reason: Reason) -> None:
         """A task that ended meanwhile is no longer held, and not lost either."""
         with self._lock:
             known = self._held.get(name, {}).get(one.task_id)
             if known is not one:
                 return
             self._let_go(name, one.task_id)
-        tell(name, one)
+        self._tell(name, one, reason)

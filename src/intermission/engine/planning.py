@@ -13,6 +13,7 @@ from itertools import chain, count, repeat, tee
 from typing import Any
 
 from intermission.model import (
+    Edge,
     EdgeKind,
     Job,
     Source,
@@ -67,7 +68,7 @@ def expand(job: Job, plans: Plans, new: str | None = None) -> Iterator[Task]:
         yield from chain.from_iterable(zip(*tasks, strict=True))
     for spec in wanted:
         if spec.plan is None:
-            yield Task(spec.name, 0, keys.at(spec, None, {}))
+            yield Task(spec.name, 0, keys.at(spec))
 
 
 def _required(job: Job, spec: StepSpec) -> frozenset[str]:
@@ -87,72 +88,50 @@ class Keys:
         self._job = job
         self._plans = plans
         self._steps = {spec.name: spec for spec in job.steps}
-        self._alone: dict[str, str] = {}
         self._begun: dict[str, bytes] = {}
-        self._same = {
-            spec.name: [
-                self._steps[edge.upstream] for edge in spec.edges if edge.kind is EdgeKind.SAME
-            ]
-            for spec in job.steps
-        }
 
-    def at(self, spec: StepSpec, chunk: str | None, known: dict[str, str]) -> str:
-        """The key of a step's task on a chunk; `known` holds this chunk's keys so far."""
-        if spec.plan is None:
-            if spec.name not in self._alone:
-                self._alone[spec.name] = self._key(spec, None, known)
-            return self._alone[spec.name]
-        if spec.name not in known:
-            known[spec.name] = self._key(spec, chunk, known)
-        return known[spec.name]
+    def at(self, spec: StepSpec, chunk: str | None = None) -> str:
+        """The key of a step's task on a chunk, or of its only task."""
+        (keys,) = self.along([spec], [chunk or ""])
+        return next(keys)
 
     def along(self, specs: Sequence[StepSpec], texts: Iterable[str]) -> list[Iterator[str]]:
-        """For each of these mapped steps, its keys on one chunk after the other."""
+        """For each of these steps, its keys on one chunk after the other."""
         streams: dict[str, Iterator[str]] = {}
 
         def stream(spec: StepSpec) -> Iterator[str]:
             if spec.name not in streams:
-                same = [stream(upstream) for upstream in self._same[spec.name]]
+                same = [
+                    stream(self._steps[edge.upstream])
+                    for edge in spec.edges
+                    if edge.kind is EdgeKind.SAME
+                ]
                 streams[spec.name] = identities(self._beginning(spec), texts, *same)
             streams[spec.name], mine = tee(streams[spec.name])
             return mine
 
         return [stream(spec) for spec in specs]
 
-    def _key(self, spec: StepSpec, chunk: str | None, known: dict[str, str]) -> str:
-        same = [self.at(upstream, chunk, known) for upstream in self._same[spec.name]]
-        return identity(chunk or "", *same, after=self._beginning(spec))
-
     def _beginning(self, spec: StepSpec) -> bytes:
         """What every task of a step has in its key alike."""
         if spec.name not in self._begun:
-            self._begun[spec.name] = self._begin(spec)
+            shared = (edge for edge in spec.edges if edge.kind is not EdgeKind.SAME)
+            named = parts(self._job, spec, {edge.param: self._taken(edge) for edge in shared})
+            texts = (f"{name}={value}" for name, value in sorted(named.items()))
+            self._begun[spec.name] = framed("task", spec.name, *texts)
         return self._begun[spec.name]
 
-    def _begin(self, spec: StepSpec) -> bytes:
-        upstream = {
-            edge.param: self._whole(self._steps[edge.upstream], edge.kind)
-            for edge in spec.edges
-            if edge.kind is not EdgeKind.SAME
-        }
-        named = parts(self._job, spec, upstream)
-        texts = (f"{name}={value}" for name, value in sorted(named.items()))
-        return framed("task", spec.name, *texts)
-
-    def _whole(self, spec: StepSpec, kind: EdgeKind) -> str:
-        if kind is EdgeKind.ONE:
-            return self.at(spec, None, {})
+    def _taken(self, edge: Edge, chunk: str | None = None) -> str:
+        spec = self._steps[edge.upstream]
+        if edge.kind is not EdgeKind.ALL:
+            return self.at(spec, chunk if edge.kind is EdgeKind.SAME else None)
         assert spec.plan is not None
-        return together(self.at(spec, chunk, {}) for chunk in self._plans[spec.plan])
+        (keys,) = self.along([spec], self._plans[spec.plan])
+        return together(keys)
 
     def upstream(self, spec: StepSpec, chunk: str | None) -> dict[str, str]:
         """By parameter, the key of what a task takes from upstream."""
-        return {
-            edge.param: self.at(self._steps[edge.upstream], chunk, {})
-            if edge.kind is EdgeKind.SAME
-            else self._whole(self._steps[edge.upstream], edge.kind)
-            for edge in spec.edges
-        }
+        return {edge.param: self._taken(edge, chunk) for edge in spec.edges}
 
 
 def together(keys: Iterable[str]) -> str:

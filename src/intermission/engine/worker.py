@@ -127,9 +127,9 @@ class Worker:
         self._away_until_s = 0.0
         self._idle_s = 0.0
         """When a slot was last idle."""
-        self._lost: deque[tuple[str, HeldLease]] = deque()
-        self._cancelled: deque[tuple[str, HeldLease]] = deque()
-        renewer.report_to(self._lease_lost, self._job_cancelled)
+        self._told: deque[tuple[str, HeldLease, Reason]] = deque()
+        """Leases that the renewer said have ended."""
+        renewer.report_to(self._lease_ended)
 
     def run(self) -> str | None:
         """Work. The reason, if a drain came before the end.
@@ -293,7 +293,7 @@ class Worker:
                 hint.clear()  # before asking: a hint that comes meanwhile counts then
                 self._source.ask_soon()
         if self._executor in ready:
-            self._drop_lost()  # a slot that died of a lost lease has not crashed
+            self._stop_ended()  # a slot that died of a lost lease has not crashed
             for event in self._executor.events():
                 if isinstance(event, Said):
                     self._record(event.run, event.results)
@@ -360,12 +360,12 @@ class Worker:
             job.complete(done)
         except CorruptArtifact as e:  # a plan's result: what has a receipt is adopted later
             first = leases[0]
-            lost = CorruptInput(first.task_id, first.fence, e.task_key, e.key, str(e))
+            lost = CorruptInput(first.task_id, e.task_key, e.key, str(e))
             self._invalidate(job, first, lost)
             job.release(leases[1:], reason=Reason.INPUT_LOST, message=str(e))
         except ChangeRefused as e:  # never written, however often it is tried
             for lease in leases:
-                job.fail(lease, Failed(lease.task_id, lease.fence, "ChangeRefused", str(e), True))
+                job.fail(lease, Failed(lease.task_id, "ChangeRefused", str(e), True))
         except StoreError as e:  # a plan's result cannot be read now: its receipt is adopted later
             if not self._source.is_shared:
                 raise
@@ -475,18 +475,15 @@ class Worker:
             self._fail(run.job, lease, "SlotDied", ended.how, Reason.CRASHED)
 
     def _fail(self, job: ClaimedJob, lease: Lease, error: str, message: str, code: Reason) -> None:
-        failed = Failed(lease.task_id, lease.fence, error, message, False, code=code)
+        failed = Failed(lease.task_id, error, message, False, code=code)
         self._write(partial(self._record_trouble, job, lease, failed))
 
-    def _lease_lost(self, name: str, held: HeldLease) -> None:
-        """Called by the renewer: kill the work at once, whatever this thread is doing."""
-        self._lost.append((name, held))  # first, so that its end is not taken for a crash
-        if (number := self._running(name, held)) is not None:
+    def _lease_ended(self, name: str, held: HeldLease, reason: Reason) -> None:
+        """Called by the renewer: kill what lost its lease, whatever this thread is doing."""
+        self._told.append((name, held, reason))  # first, so that its end is not taken for a crash
+        number = self._running(name, held)
+        if number is not None and reason is Reason.LEASE_LOST:
             self._executor.kill(number)
-
-    def _job_cancelled(self, name: str, held: HeldLease) -> None:
-        """Called by the renewer; `_enforce` sees to it."""
-        self._cancelled.append((name, held))
 
     def _running(self, name: str, held: HeldLease) -> int | None:
         """The run that has a lease on its batch, and no later one of its task; for any thread."""
@@ -496,15 +493,22 @@ class Worker:
                 return number
         return None
 
-    def _drop_lost(self) -> None:
-        while self._lost:
-            name, held = self._lost.popleft()
+    def _stop_ended(self) -> None:
+        """Stop work on leases that ended; a cancelled task is told, and has a while to stop."""
+        while self._told:
+            name, held, reason = self._told.popleft()
             number = self._running(name, held)
-            if number is not None:
-                self._runs[number].reason = Reason.LEASE_LOST
+            if number is None:
+                self._backlog.drop(name, held.task_id, held.fence)
+                continue
+            run = self._runs[number]
+            run.reason = reason
+            if reason is Reason.LEASE_LOST:
                 self._kill(number, "its lease was lost")
             else:
-                self._backlog.drop(name, held.task_id, held.fence)
+                self._executor.cancel(number, held.task_id)
+                run.verdict = "the job was cancelled"
+                run.deadline_s = self._clock.monotonic_s() + CANCEL_GRACE_S
 
     def _kill(self, number: int, verdict: str) -> None:
         run = self._runs[number]
@@ -514,18 +518,8 @@ class Worker:
     def _enforce(self) -> None:
         """Kill what ran too long, lost its lease, is no longer wanted, or cannot finish."""
         self._renewer.check()
-        self._drop_lost()
+        self._stop_ended()
         now_s = self._clock.monotonic_s()
-        while self._cancelled:
-            name, held = self._cancelled.popleft()
-            number = self._running(name, held)
-            if number is not None:
-                self._executor.cancel(number, held.task_id)
-                self._runs[number].verdict = "the job was cancelled"
-                self._runs[number].reason = Reason.CANCELLED
-                self._runs[number].deadline_s = now_s + CANCEL_GRACE_S
-            else:
-                self._backlog.drop(name, held.task_id, held.fence)
         for number, run in list(self._runs.items()):
             if run.killed:
                 continue

@@ -198,7 +198,7 @@ class _End:
             if (row.error, row.message) == (FAILED_OUTSIDE, message):  # the same again
                 return self._document(row.state)
             raise _ended(self._found)
-        failed = Failed(lease.task_id, lease.fence, FAILED_OUTSIDE, message, False)
+        failed = Failed(lease.task_id, FAILED_OUTSIDE, message, False)
         how = completion.failure(self.held.opened.job, lease, failed, *self._delays)
         (state,) = self._ledger.fail([how])
         if state is None:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from intermission.backends.source_files import SourceCheck
 from intermission.composition.fleet import Fleet
 from intermission.engine.inputs import fan_ins, inputs_of, skipped_inputs
 from intermission.engine.planning import with_skipped
 from intermission.engine.receipt import attempt_prefix, new_attempt
-from intermission.engine.source import SourceCheck
 from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError, NotFound
 from intermission.maintenance.preview import Previews

@@ -178,7 +178,6 @@ class RemoteWork:
                 held = self._tasks.find(worker, one.lease)
                 failed = Failed(
                     held.lease.task_id,
-                    held.lease.fence,
                     one.error,
                     one.message,
                     one.permanent,

@@ -76,7 +76,6 @@ class Failed(NamedTuple):
     """The attempt failed, and it was the task's own doing."""
 
     task_id: int
-    fence: int
     error: str
     message: str
     permanent: bool
@@ -87,7 +86,6 @@ class Failed(NamedTuple):
 
 class Deferral(NamedTuple):
     task_id: int
-    fence: int
     token: str
     timeout_s: float
 
@@ -96,7 +94,6 @@ class CorruptInput(NamedTuple):
     """An input's bytes are not what its receipt says; the task itself has done nothing."""
 
     task_id: int
-    fence: int
     input_key: str
     """The key of the task that made the input."""
     file_key: str
@@ -107,7 +104,6 @@ class HostFault(NamedTuple):
     """The machine is at fault, or a store that is away, and not the task: no attempt is used."""
 
     task_id: int
-    fence: int
     message: str
     remedy: str
     exit_code: int
@@ -116,7 +112,6 @@ class HostFault(NamedTuple):
 
 class Progress(NamedTuple):
     task_id: int
-    fence: int
     fraction: float
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from intermission.backends.source_files import identify, signature
 from intermission.backends.store.local import LocalStore
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import (
@@ -28,7 +29,6 @@ from intermission.composition.locations import (
     listed_source,
 )
 from intermission.engine.planning import make_job
-from intermission.engine.source import identify, signature
 from intermission.errors import (
     EmptyPlace,
     IntermissionError,

@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
+from intermission.backends.source_files import signature
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import identify_location
-from intermission.engine.source import signature
 from intermission.model import Source
 
 AT_ONCE = 2

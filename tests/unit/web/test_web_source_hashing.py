@@ -11,8 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 from web_jobs import Connect
 
+from intermission.backends import source_files as sources
 from intermission.composition import locations
-from intermission.engine import source as sources
 
 MANY = 60
 """More than there are threads for requests."""

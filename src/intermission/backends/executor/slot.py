@@ -138,9 +138,9 @@ class Slot:
             done = run_task(self._work(context), lease, inputs, self._hooks, self._batch)
             return Completed(done, self._monotonic_s() - started, self._log.warnings())
         except Deferred as e:
-            return Deferral(lease.task_id, lease.fence, e.token, e.timeout_s)
+            return Deferral(lease.task_id, e.token, e.timeout_s)
         except CorruptArtifact as e:
-            return CorruptInput(lease.task_id, lease.fence, e.task_key, e.key, str(e))
+            return CorruptInput(lease.task_id, e.task_key, e.key, str(e))
         except Exception as e:
             return host_fault(lease, e) or self._failed(lease, e)
         finally:
@@ -153,7 +153,7 @@ class Slot:
         permanent = isinstance(e, IntermissionError) and not e.retryable
         wait_s = e.retry_after_s if isinstance(e, TaskError) else None
         self._log.warnings()
-        return Failed(lease.task_id, lease.fence, type(e).__name__, message, permanent, wait_s)
+        return Failed(lease.task_id, type(e).__name__, message, permanent, wait_s)
 
     def _work(self, context: JobContext) -> Work:
         job = context.job
@@ -180,7 +180,7 @@ class Slot:
         lease, now = self.lease, self._monotonic_s()
         if lease is not None and now - self._reported_at >= PROGRESS_EVERY_S:
             self._reported_at = now
-            self._connection.send([Progress(lease.task_id, lease.fence, fraction)])
+            self._connection.send([Progress(lease.task_id, fraction)])
 
     def _is_cancelled(self) -> bool:
         running = None if self.lease is None else self.lease.task_id
@@ -204,7 +204,6 @@ def _open_pipeline(context: JobContext) -> Pipeline:
 
 def host_fault(lease: Lease, e: Exception) -> HostFault | None:
     """Whether the machine is at fault, or a store that is away; None where it is the task."""
-    ids = lease.task_id, lease.fence
     match e:
         case StoreUnavailable():
             reason = Reason.STORE_AWAY
@@ -216,14 +215,18 @@ def host_fault(lease: Lease, e: Exception) -> HostFault | None:
             reason = Reason.OTHER_VERSION
         case ModuleNotFoundError():
             remedy = "Install it where this worker runs."
-            return HostFault(*ids, f"{lease.step}: {e}.", remedy, 4, Reason.MISSING_PACKAGE)
+            return HostFault(
+                lease.task_id, f"{lease.step}: {e}.", remedy, 4, Reason.MISSING_PACKAGE
+            )
         case OSError() if e.errno in MACHINE_ERRNOS:
             fault = fault_from_os(e, f"running {lease.step}", EnvironmentFault)
-            return HostFault(*ids, fault.message, fault.remedy, fault.exit_code, _reason_of(e))
+            return HostFault(
+                lease.task_id, fault.message, fault.remedy, fault.exit_code, _reason_of(e)
+            )
         case _:
             return None
     code = e.exit_code if isinstance(e, EnvironmentFault) else EnvironmentFault.exit_code
-    return HostFault(*ids, e.message, e.remedy, code, reason)
+    return HostFault(lease.task_id, e.message, e.remedy, code, reason)
 
 
 def _reason_of(e: BaseException | None) -> Reason:

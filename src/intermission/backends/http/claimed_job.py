@@ -84,14 +84,14 @@ class HttpJob:
         )
         for (lease, _), end in zip(done, ends, strict=True):
             if end.problem:  # it will be refused however often it comes
-                refused = Failed(lease.task_id, lease.fence, "Refused", end.problem, True)
+                refused = Failed(lease.task_id, "Refused", end.problem, True)
                 self.fail(lease, refused)
         return [end.accepted for end in ends]
 
     def fail(self, lease: Lease, failed: Failed) -> TaskState | None:
         failure = Failure(
             failed.task_id,
-            failed.fence,
+            lease.fence,
             failed.error,
             failed.message,
             failed.permanent,
@@ -104,7 +104,7 @@ class HttpJob:
         self.release([lease], reason=Reason.INPUT_LOST, message=corrupt.message)
 
     def defer(self, lease: Lease, deferral: Deferral) -> None:
-        _, _, token, timeout_s = deferral
+        _, token, timeout_s = deferral
         self.client.defer(lease.task_id, lease.fence, token=token, timeout_s=timeout_s)
 
     def release(self, leases: Sequence[Lease], *, reason: Reason, message: str = "") -> None:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from intermission.backends.http import work_schema as wire
 from intermission.backends.http.client import STORE, Elsewhere, Server, server
-from intermission.engine.source import FetchedSource
+from intermission.backends.source_files import FetchedSource
 from intermission.errors import CorruptArtifact, EnvironmentFault, fault_from_os
 from intermission.model import FileRef, Job, Lease, Output, Receipt, Source
 from intermission.scratch import FetchedFiles, Scratch, made_files, source_entry

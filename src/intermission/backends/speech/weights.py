@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from intermission.engine.source import hash_files
+from intermission.backends.source_files import hash_files
 from intermission.errors import EnvironmentFault
 
 WEIGHTS_FILE = "model.bin"

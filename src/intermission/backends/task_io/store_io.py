@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from intermission.backends.source_files import FetchedSource, SourceCheck
 from intermission.engine.publish import publish
 from intermission.engine.receipt import adopt, attempt_prefix, commit, fetched_files, is_there
-from intermission.engine.source import FetchedSource, SourceCheck
 from intermission.engine.workspace import Workspace
 from intermission.model import FileRef, Job, Lease, Output, Receipt, Source
 from intermission.ports.store import Store

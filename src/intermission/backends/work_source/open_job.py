@@ -127,7 +127,7 @@ class OpenJob:
         completion.invalidate(self.ledger, self.store, self.job, {task_key: [file_key]}, message)
 
     def defer(self, lease: Lease, deferral: Deferral) -> None:
-        _, _, token, timeout_s = deferral
+        _, token, timeout_s = deferral
         self.ledger.defer(lease.task_id, lease.fence, token=token, timeout_s=timeout_s)
 
     def release(self, leases: Sequence[Lease], *, reason: Reason, message: str = "") -> None:

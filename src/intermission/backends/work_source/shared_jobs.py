@@ -233,4 +233,4 @@ def _opening_fault(lease: Lease, e: EnvironmentFault | NoPipeline) -> HostFault:
             reason = Reason.STORE_UNREACHABLE
         case _:
             reason = Reason.HOST_FAULT
-    return HostFault(lease.task_id, lease.fence, e.message, e.remedy, e.exit_code, reason)
+    return HostFault(lease.task_id, e.message, e.remedy, e.exit_code, reason)

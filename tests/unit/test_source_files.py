@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from intermission.backends import source_files as source_module
+from intermission.backends.source_files import SourceCheck, content_hash, identify, signature
 from intermission.backends.store.memory import MemoryStore
-from intermission.engine import source as source_module
-from intermission.engine.source import SourceCheck, content_hash, identify, signature
 from intermission.errors import SourceChanged, SourceError
 from intermission.model import Source
 
