@@ -105,8 +105,6 @@ class Follower:
         self._alerts = Alerts(self._kinds)
         self._seq = self._saved_seq = 0
         self._save_at_s = self._look_at_s = 0.0
-        self._is_sound = False
-        """Whether the place in the log and what the rules remember belong together."""
 
     def begin(self) -> None:
         """Find where to go on; the first time, behind everything that has happened before."""
@@ -122,12 +120,10 @@ class Follower:
         else:
             last, self._alerts = found[0], Alerts.remembering(self._kinds, found[1])
         self._seq = self._saved_seq = last
-        self._is_sound = True
 
     def run(self) -> None:
-        """Follow the log until it is stopped, or the receiver is gone."""
-        if not self._is_sound:
-            self.begin()
+        """Follow the log from the cursor on, until it is stopped or the receiver is gone."""
+        self.begin()  # what an error left half done is derived again
         try:
             with closing(self._open()) as ledger:
                 while not self._stop.is_set():
@@ -136,11 +132,6 @@ class Follower:
                     self._stop.wait(READ_EVERY_S)
         except _Undelivered:
             return  # the cursor stays where it was, and so does what the rules remember there
-        except IntermissionError:  # the ledger is away, and nothing is half done
-            raise
-        except Exception:
-            self._is_sound = False
-            raise
         self._save()
 
     def step(self, ledger: Ledger) -> None:
