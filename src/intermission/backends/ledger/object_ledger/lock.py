@@ -4,8 +4,8 @@
 and freed the same way, and never deleted, so that its generation rises with every take and
 never goes back. Whether a silent holder is gone is judged by the store's clock: the stamp of
 its last renewal against the stamp of an object written now. This module never reads a wall
-clock, and never protects the ledger by itself: that is done by the ledger's own version (see
-`sync`). The lock saves two machines from doing the same work.
+clock, and never protects the ledger by itself: the ledger's own version does (see `replica`). The
+lock saves two machines from doing the same work.
 
 Every write differs from every other, in its owner, generation or beat. On stores whose
 versions are hashes of the content, equal bytes would make a renewal invisible to a thief.
@@ -13,12 +13,14 @@ versions are hashes of the content, equal bytes would make a renewal invisible t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Annotated, Literal
 from uuid import uuid4
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from intermission.errors import AlreadyExists, LockLost, NotFound, StoreError, WorkspaceBusy
 from intermission.ports.clock import Clock
@@ -39,10 +41,9 @@ class LockRecord:
     """What `lock.json` says."""
 
     owner: str
-    generation: int
-    state: str
-    """`held` or `free`."""
-    ttl_s: float
+    generation: Annotated[int, Field(ge=1)]
+    state: Literal["held", "free"]
+    ttl_s: Annotated[float, Field(gt=0)]
     heartbeat: int = 0
     taken_ms: int | None = None
     """The store's stamp of the take; unknown until the first renewal, whose stamp is near."""
@@ -50,23 +51,23 @@ class LockRecord:
     """Why it was freed."""
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return _RECORD.dump_json(self)
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> LockRecord:
+        """What a newer program says besides is left out."""
         try:
-            known = {field.name for field in fields(cls)}
-            # A newer program may say more than this one understands.
-            said = {name: value for name, value in json.loads(data).items() if name in known}
-            found = cls(**said)
-            if found.state not in ("held", "free") or found.generation < 1 or found.ttl_s <= 0:
-                raise ValueError("a field is out of range")
-        except (ValueError, TypeError, AttributeError) as e:
+            return _RECORD.validate_json(data)
+        except ValidationError as e:
+            wrong = e.errors(include_url=False)[0]
+            what = f"{' '.join(map(str, wrong['loc']))}: {wrong['msg']}".removeprefix(": ")
             raise StoreError(
-                f"expected a lock in {LOCK_KEY} of {where}, found something else ({e}).",
+                f"expected a lock in {LOCK_KEY} of {where}, found something else ({what}).",
                 remedy="Make sure that no machine works there, remove it, and run again.",
             ) from e
-        return found
+
+
+_RECORD = TypeAdapter(LockRecord)
 
 
 class Lock:
@@ -154,7 +155,7 @@ class Lock:
         self._mine = None
         reached("after-lock-free")
 
-    def _write(self, state: str, reason: str | None = None) -> None:
+    def _write(self, state: Literal["held", "free"], reason: str | None = None) -> None:
         for _ in range(_TRIES):
             if self._mine is None:
                 raise LockLost(
@@ -179,23 +180,19 @@ class Lock:
 
     def _find_own(self) -> None:
         """The version changed: by a request of ours whose answer was lost, or by a thief."""
-        found = self._look()
-        if found is not None and self._is_own(found[1]):
-            self._version = found[0].version
-            return
+        who = "nobody"
+        if (found := self._look()) is not None:
+            stat, said = found
+            mine = self.owner, self.generation, "held"
+            if (said.owner, said.generation, said.state) == mine:
+                self._version = stat.version
+                return
+            who = f"{said.owner} (generation {said.generation})"
         self._mine = None
-        who = "nobody" if found is None else f"{found[1].owner} (generation {found[1].generation})"
         raise LockLost(
             f"expected to hold {LOCK_KEY} of {self._store.uri} as {self.owner} (generation "
             f"{self.generation}), found that {who} has it now.",
             remedy="Another machine continues this work from its receipts; nothing is lost.",
-        )
-
-    def _is_own(self, found: LockRecord) -> bool:
-        return (found.owner, found.generation, found.state) == (
-            self.owner,
-            self.generation,
-            "held",
         )
 
     def _replace(self, new: LockRecord, version: str) -> Stat:

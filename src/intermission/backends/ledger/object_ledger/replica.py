@@ -9,7 +9,6 @@ is finished is in the receipts; this module never decides what is finished.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -172,13 +171,13 @@ class LedgerCopy:
 
     def _read_note(self) -> str | None:
         try:
-            return json.loads(self._note.read_bytes())["version"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return self._note.read_text()
+        except (FileNotFoundError, ValueError):
             return None  # then the store's ledger is fetched, which is never wrong
 
     def _write_note(self, version: str) -> None:
         arriving = self._temporary()
-        arriving.write_text(json.dumps({"version": version}))
+        arriving.write_text(version)
         arriving.replace(self._note)
 
     @contextmanager
