@@ -103,7 +103,6 @@ class Worker:
         *,
         drain_s: float,
         on_tick: Callable[[], None] = lambda: None,
-        on_progress: Callable[[int, float], None] = lambda task_id, fraction: None,
         wait: Wait = _select,
     ) -> None:
         self._source = source
@@ -111,7 +110,6 @@ class Worker:
         self._executor = executor
         self._clock = clock
         self._on_tick = on_tick
-        self._on_progress = on_progress
         self._select = wait
         self._drain = Drain(clock, drain_s)
         self._stats = StepStats()
@@ -319,7 +317,6 @@ class Worker:
         for said in results:
             if isinstance(said, Progress):
                 self._renewer.progress(run.job.name, said.task_id, said.fraction)
-                self._on_progress(said.task_id, said.fraction)
             elif (lease := run.batch.pop(said.task_id, None)) is None:
                 continue
             elif isinstance(said, Completed):
