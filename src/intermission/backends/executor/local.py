@@ -33,6 +33,11 @@ class _Slot:
     run: int = 0
     unanswered: int = 0
     """How many tasks of its batch have not ended."""
+    has_answered: bool = False
+    """It has said something of a task: it can run some."""
+    was_sent_cancel: bool = False
+    is_unread: bool = False
+    """It ended before it had read its batch."""
     killed: bool = False
     known: set[str] = field(default_factory=set[str])
     """The names of the contexts it was sent."""
@@ -60,12 +65,15 @@ class LocalExecutor:
         self, context: JobContext, leases: Sequence[Lease], inputs: Mapping[int, Inputs]
     ) -> int:
         slot = self._take()
-        with suppress(BrokenPipeError, ConnectionResetError):  # its end will be reported
+        slot.was_sent_cancel = False
+        try:
             if context.name not in slot.known:
                 slot.connection.send(context)
                 slot.known.add(context.name)
             for message in messages(context.name, leases, inputs):
                 slot.connection.send(message)
+        except (BrokenPipeError, ConnectionResetError):  # its end will be reported
+            slot.is_unread = True
         self._runs += 1
         slot.run, slot.unanswered = self._runs, len(leases)
         return slot.run
@@ -86,6 +94,7 @@ class LocalExecutor:
 
     def cancel(self, run: int, task_id: int) -> None:
         if (slot := self._running(run)) is not None:
+            slot.was_sent_cancel = True
             with suppress(OSError):
                 slot.connection.send(Cancel(task_id))
 
@@ -130,6 +139,8 @@ class LocalExecutor:
             while slot.connection.poll() and (said := self._hear(slot)):
                 last += said
         self._close(slot)
+        # One that has yet to end a task may be unable to: then its ends have to count.
+        may_be_the_tasks &= not (slot.is_unread and slot.has_answered)
         return [
             *([Said(slot.run, last)] if last else []),
             SlotEnded(slot.run, how, may_be_the_tasks),
@@ -139,10 +150,14 @@ class LocalExecutor:
         """The next message of a slot that has one, or whose end of the connection is closed."""
         try:
             results: Results = slot.connection.recv()
-        except (EOFError, OSError):  # the reaper will say how it ended
+        except (EOFError, OSError) as e:  # the reaper will say how it ended
+            # The kernel resets a connection whose other end is closed with bytes unread.
+            if isinstance(e, ConnectionResetError) and not slot.was_sent_cancel:
+                slot.is_unread = True
             with suppress(KeyError):
                 self._selector.unregister(slot.connection)
             return []
+        slot.has_answered = True
         slot.unanswered -= sum(not isinstance(one, Progress) for one in results)
         return results
 
