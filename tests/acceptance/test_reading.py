@@ -121,7 +121,8 @@ def test_inspect_knows_all_about_a_task(cli: Cli) -> None:
     assert "sha256 " + file["sha256"] in cli("inspect", source, "whole").out
     by_key = cli("inspect", source, whole["key"][:12], "--json").json
     assert by_key["task"] == "whole"
-    in_sentence(cli("inspect", source, "shout", code=2).err, "3 tasks are named 'shout'")
+    said = cli("inspect", source, "shout", code=2).err
+    in_sentence(said, "more than one task is named 'shout'")
 
 
 def test_a_task_without_output_has_no_log(cli: Cli) -> None:

@@ -145,18 +145,16 @@ def find_task(found: Found, name: str) -> TaskRow:
     match = _TASK.fullmatch(name)
     steps = {spec.name for spec in found.row.job.steps}
     if match is not None and match["step"] in steps:
-        some = every_task(found.ledger, found.row.job.key, step=match["step"])
+        named = every_task(found.ledger, found.row.job.key, step=match["step"])
         if match["index"] is not None:
             index = int(match["index"])
-            rows = list(islice((row for row in some if row.index == index), 1))
-        else:
-            rows = list(some)
+            named = islice((row for row in named if row.index == index), 1)
     else:
-        rows = [
-            row for row in every_task(found.ledger, found.row.job.key) if row.key.startswith(name)
-        ]
+        every = every_task(found.ledger, found.row.job.key)
+        named = (row for row in every if row.key.startswith(name))
+    rows = list(islice(named, 2))  # no more: there may be a million
     if len(rows) != 1:
-        what = f"{len(rows)} tasks are" if rows else "no task is"
+        what = "more than one task is" if rows else "no task is"
         raise UsageError(
             f"{what} named {name!r} in job {found.row.job.key[:10]}.",
             remedy="`intermission inspect JOB` lists them; a task of a mapped step is step[7].",
