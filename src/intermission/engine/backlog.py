@@ -9,7 +9,7 @@ from typing import Any
 
 from intermission.engine.step_stats import StepStats
 from intermission.model import StepSpec
-from intermission.ports.work_source import Claimed
+from intermission.ports.work_source import Claimed, ClaimedJob
 
 BATCH_S = 0.1
 """Tasks that together take about this long are claimed for one slot at once."""
@@ -19,9 +19,9 @@ TOGETHER_MAX = 16
 HasRoom = Callable[[StepSpec], bool]
 
 
-def stats_name(one: Claimed) -> str:
+def stats_name(job: ClaimedJob, step: str) -> str:
     """A step, among those of all pipelines that a worker runs."""
-    return f"{one.job.job.pipeline}/{one.lease.step}"
+    return f"{job.job.pipeline}/{step}"
 
 
 class Backlog:
@@ -93,12 +93,10 @@ class Backlog:
             return []
         spec = first.job.job.step(first.lease.step)
         batch = [first]
-        if first.lease.alone:
-            pass
-        elif spec.batch_by and first.lease.attempt < spec.attempts:
+        if spec.batch_by and _may_share(first, spec):
             batch = _sharing(first, spec, ready)
         elif not spec.durable and _is_first_try(first, spec):
-            most = _batch_size(self._stats.mean_s(stats_name(first)))
+            most = _batch_size(self._stats.mean_s(stats_name(first.job, spec.name)))
             batch = _leading(first, spec, ready, most)
         if len(batch) == 1 and self._claimed[0] is first:
             self._claimed.popleft()
@@ -110,10 +108,12 @@ class Backlog:
         return batch
 
 
+def _may_share(one: Claimed, spec: StepSpec) -> bool:
+    return one.lease.attempt < spec.attempts and not one.lease.alone
+
+
 def _is_first_try(one: Claimed, spec: StepSpec) -> bool:
-    if one.lease.alone:
-        return False
-    return one.lease.attempt == 1 and spec.attempts > 1 and spec.timeout_s is None
+    return one.lease.attempt == 1 and _may_share(one, spec) and spec.timeout_s is None
 
 
 def _leading(first: Claimed, spec: StepSpec, ready: Iterable[Claimed], most: int) -> list[Claimed]:
@@ -136,8 +136,7 @@ def _sharing(first: Claimed, spec: StepSpec, ready: Iterable[Claimed]) -> list[C
         for one in ready
         if one.job.name == first.job.name
         and one.lease.step == spec.name
-        and one.lease.attempt < spec.attempts
-        and not one.lease.alone
+        and _may_share(one, spec)
         and _group(one, spec) == wanted
     ]
     return agreeing[:TOGETHER_MAX]

@@ -66,9 +66,7 @@ def publish(
     has_versions = spec.entrypoints or VERSION in (spec.publish or "")
     version = version_of(store, job) if has_versions else ""
     names: list[str] = []
-    if (
-        spec.entrypoints
-    ):  # before its files lead here, so that they are never called former meanwhile
+    if spec.entrypoints:  # before its files lead here: they are never called former meanwhile
         change_versions(store, job.pipeline, lambda was: _without(was, job.key))
     for file in files:
         if file.name == RESULT_NAME:

@@ -369,7 +369,7 @@ class Worker:
             job.release(leases, reason=Reason.STORE_AWAY, message=str(e))
         self._let_go(job, leases)
         executed_s = [ended.took_s for _, ended in done if not ended.completion.adopted]
-        step = stats_name(Claimed(leases[0], job))
+        step = stats_name(job, leases[0].step)
         self._stats.finished(step, executed_s, mapped=leases[0].chunk is not None)
         if self._source.is_shared and log.isEnabledFor(logging.INFO):
             for lease, ended in done:
@@ -527,7 +527,7 @@ class Worker:
 
     def _can_finish(self, run: _Run, now_s: float) -> bool:
         """Whether what a slot runs is expected to end before the drain must."""
-        mean_s = self._stats.mean_s(stats_name(Claimed(next(iter(run.batch.values())), run.job)))
+        mean_s = self._stats.mean_s(stats_name(run.job, run.spec.name))
         expected_s = now_s if mean_s is None else run.started_s + mean_s
         return max(now_s, expected_s) < self._drain.deadline_s
 
