@@ -164,8 +164,10 @@ class TestRedisNotifier(NotifierContract):
             assert 0 < int(server.ttl(notifier.key)) <= EXPIRES_S
 
     def test_a_closed_listener_takes_no_hint(
-        self, notifiers: Callable[[], Notifier], valkey: str
+        self, notifiers: Callable[[], Notifier], valkey: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Also one that was waiting for it, and would be for longer than its end waits."""
+        monkeypatch.setattr("intermission.backends.notifier.redis.BLOCK_S", 60)
         gone, notifying = self.listening(notifiers), notifiers()
         gone.close()
         notifying.notify()

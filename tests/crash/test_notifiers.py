@@ -242,7 +242,7 @@ def test_a_pooler_that_drops_notices_is_found_out(
     database: PostgresServer, stack: ExitStack, said: Callable[[str], list[str]]
 ) -> None:
     pooler = stack.enter_context(Pooler(database.port).running())
-    pooler.deaf = True
+    pooler.drops_notices = True
     notifier = listening(stack, PostgresNotifier(pooler.url, probe_within_s=0.1))
     until(lambda: notifier.failures >= 3, "the notifier to notice, and to notice again")
     assert pooler.dropped >= 3
@@ -250,7 +250,7 @@ def test_a_pooler_that_drops_notices_is_found_out(
     assert "pooler" in found
     assert not said("works again")
 
-    pooler.deaf = False
+    pooler.drops_notices = False
     until(
         lambda: said("listening to the database works again"), "the notifier to get its own notice"
     )
@@ -266,7 +266,7 @@ def test_a_notifier_that_gets_no_more_notices_is_found_out(
     notifier = listening(stack, PostgresNotifier(pooler.url, probe_every_s=0.1, probe_within_s=1.0))
     assert not has_hint(notifier, 0.5), "its own probes woke it"
     assert not notifier.failures
-    pooler.deaf = True
+    pooler.drops_notices = True
     until(lambda: said("listening to the database failed"), "the notifier to notice")
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 
 class Pooler:
-    """Passes everything on to PostgreSQL, and back; when deaf, as if it kept no session.
+    """Passes everything on to PostgreSQL, and back; with `drops_notices`, as if it kept no session.
 
     Notices then come through while a query is being answered, because somebody waits, and at no
     other time. PgBouncer in transaction mode does that.
@@ -20,7 +20,7 @@ class Pooler:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"postgresql://postgres@127.0.0.1:{self._listener.getsockname()[1]}/postgres"
         self.url += "?sslmode=disable&gssencmode=disable"
-        self.deaf = False
+        self.drops_notices = False
         self.dropped = 0
         self._open: list[socket.socket] = []
         self._waiting: set[socket.socket] = set()
@@ -71,7 +71,7 @@ class Pooler:
             while head := messages.read(5):
                 body = messages.read(int.from_bytes(head[1:]) - 4)
                 kind = head[:1]
-                if kind == b"A" and self.deaf and client not in self._waiting:
+                if kind == b"A" and self.drops_notices and client not in self._waiting:
                     self.dropped += 1
                     continue
                 if kind == b"Z":  # ready for the next query

@@ -73,12 +73,11 @@ class RedisNotifier:
             self._closed.set()
             self._hints.put(False)
         self._cleared.set()
-        self._listener.connection_pool.disconnect()  # ends the wait for a hint
+        self._listener.close()  # ends the wait for a hint
         for thread in self._threads.values():
             thread.join(CLOSE_S)
         self._near.close()
         self._sender.close()
-        self._listener.close()
 
     def _start(self, name: str, target: Callable[[], None]) -> None:
         if name not in self._threads:
