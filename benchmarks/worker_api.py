@@ -76,10 +76,10 @@ def _rate(url: str, folder: Path, tasks: int, slots: int, *, is_remote: bool) ->
         source = Path(place, "source.txt")
         source.write_text("nothing")
         fleet = Fleet(Settings(ledger=database, pipelines=(RECEIPTED,)))
-        job, _ = fleet.submit(fleet.app.catalog.add(RECEIPTED), str(source), {"count": tasks})
+        key, _ = fleet.submit(fleet.app.catalog.add(RECEIPTED), str(source), {"count": tasks})
         with _worker(env, Path(place), is_remote=is_remote):
-            began_s = _until(fleet, job.key, is_planned=True)
-            took_s = _until(fleet, job.key, is_planned=False) - began_s
+            began_s = _until(fleet, key, is_planned=True)
+            took_s = _until(fleet, key, is_planned=False) - began_s
         fleet.ledger.close()
     return tasks / took_s
 

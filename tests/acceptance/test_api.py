@@ -41,9 +41,14 @@ NAMES = {
     "retryJob": "POST /api/v1/jobs/{key}/retry",
     "listTasks": "GET /api/v1/jobs/{key}/tasks",
     "getTask": "GET /api/v1/jobs/{key}/tasks/{id}",
+    "findTask": "GET /api/v1/jobs/{key}/task",
+    "whyTask": "GET /api/v1/jobs/{key}/task/why",
+    "taskLog": "GET /api/v1/jobs/{key}/task/log",
+    "pruneJobs": "POST /api/v1/prune",
     "listGroups": "GET /api/v1/jobs/{key}/groups",
     "listEvents": "GET /api/v1/events",
     "listJobEvents": "GET /api/v1/jobs/{key}/events",
+    "lastEvent": "GET /api/v1/events/last",
     "streamEvents": "GET /api/v1/events/stream",
     "uploadSource": "PUT /api/v1/sources/{name}",
     "listOutputs": "GET /api/v1/jobs/{key}/outputs",
@@ -82,7 +87,7 @@ WORKER_NAMES = {
 }
 # A well-formed request may still name a pipeline nobody offers, and is refused for that.
 NOT_FORMAL = [positive_data_acceptance]
-TAKE_NOTHING = ("listWorkers", "listLimits", "livez", "readyz", "metrics")
+TAKE_NOTHING = ("lastEvent", "listWorkers", "listLimits", "livez", "readyz", "metrics")
 EXAMPLES = 8
 WORKER_EXAMPLES = 4
 

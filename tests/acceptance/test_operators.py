@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
+from intermission.backends.executor.slot import log_name
 from intermission.backends.http.registration import heartbeat
 from intermission.cli import app as commands
 from intermission.composition.fleet import Fleet
 from intermission.composition.registries import open_registry
 from intermission.errors import LedgerRefused
-from intermission.model import Failure, JobState, Limit, identity
+from intermission.model import Failure, JobState, Limit, Source, identity
 from intermission.settings import Settings
 from intermission.testing.jobs import line_job, submit
 from intermission.web.app import create_app
@@ -43,7 +45,8 @@ def fleet(folder: Path) -> Fleet:
     )
     fleet = Fleet(settings)
     for key in KEYS:
-        submit(fleet.ledger, line_job(key=key))
+        source = Source((folder / f"{key}.mp4").as_uri(), key, 1)
+        submit(fleet.ledger, replace(line_job(key=key), source=source))
     return fleet
 
 
@@ -116,6 +119,65 @@ def test_failures_are_grouped_and_put_back(command: Command, fleet: Fleet) -> No
     assert "4 tasks put back" in command("failures", "--error", "TimedOut", "--retry")
     assert command("failures", "--json")["failures"] == []
     assert {row.state for row in fleet.ledger.jobs()} == {JobState.RUNNING}
+
+
+def test_a_job_is_looked_at_in_every_way(command: Command, fleet: Fleet) -> None:
+    key = KEYS[0]
+    (row,) = [row for row in fleet.ledger.tasks(key) if row.name == "pack"]
+    (found,) = fleet.ledger.jobs(key)
+    folder = fleet.workspace(found.job).folder
+    name = log_name("pack", row.key, 2)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("what it wrote\n")
+    shown = command("inspect", key[:10], "--json")
+    assert (shown["job"], [task["task"] for task in shown["tasks"]]) == (key, ["fetch", "pack"])
+    assert command("inspect", key[:10], "--state", "done", "--json")["tasks"] == []
+    assert "pack   blocked" in command("inspect", key[:10])
+    details = command("inspect", key[:10], "pack", "--json")
+    assert (details["task"], details["receipt"], [*details["logs"]]) == ("pack", None, ["2"])
+    assert "waits for fetch" in command("inspect", key[:10], "pack")
+    why = command("why", key[:10], "pack", "--json")
+    assert (why["task"], why["state"], why["why"]) == ("pack", "blocked", "waits for fetch")
+    assert "no task is named 'nothing'" in command("why", key[:10], "nothing", code=2)
+    log = command("logs", key[:10], "pack", "--json")
+    assert (log["attempt"], log["text"]) == (2, "what it wrote\n")
+    assert "what it wrote" in command("logs", key[:10], "pack")
+    assert "no log of attempt 7" in command("logs", key[:10], "pack", "--attempt", "7", code=2)
+    assert "fetch wrote nothing" in command("logs", key[:10], "fetch")
+
+
+def test_a_job_is_cancelled_watched_and_retried(command: Command, fleet: Fleet) -> None:
+    key = KEYS[0]
+    for words in (("cancel", key[:10]), ("cancel", key[:10])):
+        assert "is cancelled" in command(*words)
+    told = [json.loads(line) for line in command("watch", key, "--jsonl", code=1).splitlines()]
+    assert [one["event"] for one in told] == ["watching", "ended"]
+    whole = command("watch", key, "--after", "0", code=1)
+    assert "pack  cancelled" in whole
+    assert "2 tasks put back" in command("retry", key[:10])
+    assert fleet.ledger.jobs(key)[0].state is not JobState.CANCELLED
+    assert "no task is named" in command("retry", key[:10], "--task", "nothing", code=2)
+
+
+def test_what_ended_long_ago_is_forgotten(command: Command, fleet: Fleet) -> None:
+    made = submit(fleet.ledger, line_job(key=identity("third")))
+    command("cancel", made.key)
+    assert "is no age" in command("prune", "--older-than", "x", code=2)
+    assert command("prune", "--older-than", "1d", "--json")["jobs"] == []
+    old = command("prune", "--older-than", "0", "--dry-run", "--json")["jobs"]
+    assert [(one["job"], one["state"]) for one in old] == [(made.key, "cancelled")]
+    assert command("prune", "--older-than", "0", "--state", "done", "--json")["jobs"] == []
+    assert "forgot 1 job" in command("prune", "--older-than", "0", "--pipeline", "pipeline")
+    assert [row.job.key for row in fleet.ledger.jobs()] == KEYS[::-1]
+
+
+def test_a_limit_that_is_removed_leaves_a_pause(command: Command, fleet: Fleet) -> None:
+    command("limit", "pipeline:p", "--running", "2")
+    command("pause", "pipeline:p")
+    command("limit", "pipeline:p", "--none")
+    assert fleet.ledger.limits() == [Limit("pipeline:p", paused=True)]
+    command("resume", "pipeline:p")
+    assert fleet.ledger.limits() == []
 
 
 def test_workers_are_listed_and_their_keys_rotated_and_revoked(

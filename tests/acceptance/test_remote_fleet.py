@@ -71,6 +71,20 @@ def test_a_file_goes_in_and_a_distant_worker_does_the_work(cli: Cli, server: str
     assert made.read_text() == "AB!CD!EF!"
     assert cli("status", key[:8]).out.splitlines()[1] == "done"
     assert "ran because it never ran before" in cli("why", key[:8], "whole").out
+    details = cli("inspect", key[:8], "whole", "--json").json
+    assert [file["name"] for file in details["receipt"]["files"]] == ["whole.txt"]
+    assert {event["now"] for event in details["history"]} >= {"pending", "leased", "done"}
+    told = cli("watch", key[:8], "--after", "0").out
+    assert "whole  done" in told
+    assert cli("retry", key[:8], "--task", "whole", code=2).err.count("--fresh") == 1
+    in_sentence(cli("retry", key[:8], "--task", "whole", "--fresh").err, "1 task put back")
+    worker = cli.start("worker", env=registered(cli, "second"))
+    until(lambda: states(cli) == {"done"})
+    assert cli.calls()["whole"] == 2
+    cli("retry", key[:8], "--fresh")
+    until(lambda: states(cli) == {"done"})
+    stop(cli, worker)
+    assert cli.calls()["pieces"] == 2
 
 
 def test_a_killed_distant_workers_tasks_run_elsewhere(cli: Cli, server: str) -> None:
@@ -155,7 +169,7 @@ def done_of(cli: Cli, key: str, step: str) -> int:
 
 def test_without_a_key_nothing_is_given(cli: Cli, server: str) -> None:
     nobody = {"INTERMISSION_ADMIN_SECRET": "", "INTERMISSION_SERVER_KEY": ""}
-    in_sentence(cli("ls", env=nobody, code=4).err, "refused", "key")
+    in_sentence(cli("ls", env=nobody, code=4).err, "refused", "INTERMISSION_ADMIN_SECRET")
     wrong = {"INTERMISSION_ADMIN_SECRET": "something else"}
     in_sentence(cli("register", "x", env=wrong, code=4).err, "refused")
     in_sentence(cli("register", "x", env=nobody, code=2).err, "admin secret")

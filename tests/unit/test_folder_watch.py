@@ -18,7 +18,7 @@ from intermission.errors import (
     SourceError,
     StoreError,
 )
-from intermission.model import Job, JobState
+from intermission.model import JobState
 from intermission.services.folder_watch import PAUSES_S, FolderWatch
 from intermission.settings import Settings
 from intermission.settings.parameter_overrides import Override
@@ -51,7 +51,7 @@ class World:
         path.write_text(text)
         return path
 
-    def look(self) -> dict[str, Job | IntermissionError]:
+    def look(self) -> dict[str, str | IntermissionError]:
         return {place.name: outcome for place, outcome in self.watch.look()}
 
     def taken(self) -> list[str]:
@@ -66,7 +66,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-Submit = Callable[..., tuple[Job, bool]]
+Submit = Callable[..., tuple[str, bool]]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def refusing(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Intermi
     refused: dict[str, IntermissionError] = {}
     submit: Submit = world.fleet.submit
 
-    def try_to(ref: str, place: Location, *args: Any, **how: Any) -> tuple[Job, bool]:
+    def try_to(ref: str, place: Location, *args: Any, **how: Any) -> tuple[str, bool]:
         world.tried.append(place.name)
         if place.name in refused:
             raise refused[place.name]
@@ -118,8 +118,8 @@ def test_started_again_it_leaves_alone_what_has_parameters_of_its_own(world: Wor
     world.write("loud-1.txt", "ab")
     jobs = [world.look(), world.look()][1]
     (job,) = jobs.values()
-    assert isinstance(job, Job)
-    assert '"mark":"!!"' in job.params
+    assert isinstance(job, str)
+    assert '"mark":"!!"' in world.fleet.ledger.jobs(job)[0].job.params
     world.start()
     assert [world.taken(), world.taken()] == [[], []]
 
@@ -128,8 +128,8 @@ def test_started_again_it_leaves_alone_what_has_a_job(world: World) -> None:
     world.write("a.txt", "ab")
     world.taken()
     job = world.look()["a.txt"]
-    assert isinstance(job, Job)
-    world.fleet.ledger.cancel(job.key, reason="a person said so")
+    assert isinstance(job, str)
+    world.fleet.ledger.cancel(job, reason="a person said so")
     world.start()
     assert [world.taken(), world.taken()] == [[], []]
     assert world.states() == [JobState.CANCELLED]
@@ -187,7 +187,7 @@ def test_what_fails_is_told_once_and_tried_again_after_growing_pauses(
     world.taken()
     first = world.look()
     assert first["a.txt"] is refusing["a.txt"]
-    assert isinstance(first["b.txt"], Job), "it stops nobody else"
+    assert isinstance(first["b.txt"], str), "it stops nobody else"
     for pause_s in (*PAUSES_S, PAUSES_S[-1]):
         world.tried.clear()
         world.clock.advance(pause_s - 1)
@@ -218,7 +218,7 @@ def test_a_ledger_that_is_away_breaks_the_look_off_and_loses_nothing(
     world.write("a.txt", "ab")
     world.taken()
     with monkeypatch.context() as patch:
-        patch.setattr(world.fleet, "open_ledger", lambda: _raise(LedgerError("away.")))
+        patch.setattr(world.fleet, "has_job", lambda _: _raise(LedgerError("away.")))
         with pytest.raises(LedgerError):
             world.taken()
     assert world.taken() == ["a.txt"]

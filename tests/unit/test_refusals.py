@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from intermission.model import Reason
-from intermission.operations.inspect import refused_tasks, why
+from intermission.operations.inspect import refusal
+from intermission.operations.job_handle import LedgerJob, refused_tasks
+from intermission.operations.job_lookup import Found
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, step, submit
 from intermission.testing.scratch_ledger import scratch_ledger
@@ -36,6 +39,8 @@ def test_a_task_that_hosts_gave_back_says_why_it_waits(hosts: int, said: str) ->
             until_s=60.0,
         )
     (row,) = ledger.jobs(submitted.key)
-    found = cast(Any, SimpleNamespace(ledger=ledger, row=row))
-    (refused,) = refused_tasks(found)
-    assert why(found, refused) == said
+    found = Found(Path("/a.mp4"), cast(Any, SimpleNamespace(is_remote=False)), ledger, row)
+    held = LedgerJob(found)
+    (refused,) = refused_tasks(held)
+    assert held.why(refused.key).why == said
+    assert refusal(refused.refusals, refused.message) == said

@@ -13,9 +13,10 @@ import pytest
 from intermission.backends.ledger.sqlite import SqliteLedger, database
 from intermission.composition.fleet import Fleet
 from intermission.errors import LedgerError
+from intermission.maintenance.pruning import ENDED, forget_if_old, old_jobs
 from intermission.model import Failure, Heartbeat, JobState, identity
 from intermission.services import retention
-from intermission.services.retention import Retention, forget_if_old, old_jobs
+from intermission.services.retention import Retention
 from intermission.services.supervisor import Service
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, job, step, submit
@@ -60,7 +61,7 @@ def server(ledger: SqliteLedger, clock: FakeClock, keep_s: float) -> Retention:
 def test_a_server_forgets_what_ended_too_long_ago(
     ledger: SqliteLedger, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old = {ended(ledger, state, state) for state in retention.ENDED}
+    old = {ended(ledger, state, state) for state in ENDED}
     clock.advance(20 * DAY_S)
     young = ended(ledger, "young")
     clock.advance(11 * DAY_S)

@@ -13,7 +13,6 @@ import pytest
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import Location
 from intermission.errors import IntermissionError, StoreUnavailable, UsageError
-from intermission.model import Job
 from intermission.services.cron import Cron
 from intermission.services.folder_watch import FolderWatch, Outcome
 from intermission.services.watch_scheduler import (
@@ -86,8 +85,8 @@ class FakeTeller:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def submitted(self, place: Location, job: Job) -> None:
-        self.told.append(f"{place} {job.key}")
+    def submitted(self, place: Location, job: str) -> None:
+        self.told.append(f"{place} {job}")
 
     def failed(self, place: Location, error: IntermissionError) -> None:
         self.told.append(f"{place} {error}")

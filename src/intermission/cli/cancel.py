@@ -26,15 +26,9 @@ def cancel(
     Workers stop its running tasks; what is done stays done.
     `run` or `retry` take it up again.
     """
-    from intermission.errors import UsageError
-    from intermission.operations import find_job
+    from intermission.operations import open_job
 
-    with find_job(open_app(verbose, ledger=ledger, server=server), job, place, write=True) as found:
-        key = found.row.job.key
-        if not found.ledger.cancel(key, reason="cancelled on request"):
-            (row,) = found.ledger.jobs(key)
-            raise UsageError(
-                f"job {key[:10]} is {row.state} and cannot be cancelled.",
-                remedy="Only a job that has not ended can.",
-            )
+    app = open_app(verbose, ledger=ledger, server=server)
+    with open_job(app, job, place, write=True) as found:
+        key = found.cancel().job
     say(f"job {key[:10]} is cancelled")

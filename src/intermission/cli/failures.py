@@ -35,34 +35,21 @@ def failures(
     """
     from intermission.cli.formatting import count, table
     from intermission.cli.jsonout import emit
-    from intermission.composition.event_log import timestamp
-    from intermission.composition.fleet import Fleet
-    from intermission.operations.failures import failure_groups, put_back_all
+    from intermission.operations.documents import FailureList
+    from intermission.operations.fleet_api import fleet_api
 
-    shared = Fleet(open_app(verbose, ledger=ledger, server=server).settings).ledger
+    fleet = fleet_api(open_app(verbose, ledger=ledger, server=server))
     wanted = {"pipeline": pipeline, "step": step, "error": error}
-    groups = failure_groups(shared, **wanted)
+    groups = fleet.failures(**wanted)
     if as_json:
-        fields = [
-            {
-                "pipeline": one.pipeline,
-                "step": one.step,
-                "error": one.error,
-                "count": one.count,
-                "message": one.message,
-                "last": timestamp(one.last_ms),
-                "jobs": list(one.tasks),
-            }
-            for one in groups
-        ]
-        emit({"event": "failures", "failures": fields})
+        emit({"event": "failures"}, FailureList(failures=groups))
     elif groups:
         rows = [
             (one.count, one.pipeline, one.step, one.error, _short(one.message)) for one in groups
         ]
         print(table(("COUNT", "PIPELINE", "STEP", "ERROR", "LATEST MESSAGE"), rows))
     if retry:
-        say(f"{count(put_back_all(shared, groups), 'task')} put back")
+        say(f"{count(fleet.retry_failures(**wanted), 'task')} put back")
 
 
 def _short(message: str) -> str:

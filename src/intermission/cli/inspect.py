@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,8 +18,8 @@ from intermission.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from intermission.model import TaskRow, TaskState
-    from intermission.operations import Found
+    from intermission.model import TaskState
+    from intermission.operations.documents import JobDocument, TaskDetails, TaskDocument
 
 
 def inspect(
@@ -43,23 +43,19 @@ def inspect(
     A job's tasks with their states and errors; a task's receipt, files, logs and history.
     """
     from intermission.cli.jsonout import emit, fields
-    from intermission.operations import find_job, find_task
-    from intermission.operations.documents import JobDocument, TaskDocument
-    from intermission.operations.inspect import tasks_of
+    from intermission.operations import open_job
 
     states = _states(state or [])
-    with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
+    with open_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
         if task is not None:
-            document = _task_document(found, find_task(found, task))
-            emit({"event": "details", **document}) if as_json else _print_task(document)
+            details = found.details(task)
+            emit({"event": "details"}, details) if as_json else _print_task(details)
             return
-        rows = tasks_of(found, states)
-        if as_json:
-            tasks = [fields(TaskDocument.of(row)) for row in rows]
-            job_document = JobDocument.of(found.row, found.source)
-            emit({"event": "tasks"}, job_document, {"tasks": tasks})
-        else:
-            _print_job(found, list(rows))
+        now, rows = found.document(), list(found.tasks(states))
+    if as_json:
+        emit({"event": "tasks"}, now, {"tasks": [fields(row) for row in rows]})
+    else:
+        _print_job(now, rows)
 
 
 def _states(names: list[str]) -> list[TaskState]:
@@ -75,49 +71,31 @@ def _states(names: list[str]) -> list[TaskState]:
     return [TaskState(name) for name in names]
 
 
-def _print_job(found: Found, rows: list[TaskRow]) -> None:
-    from intermission.cli.formatting import near, table
+def _print_job(job: JobDocument, rows: list[TaskDocument]) -> None:
+    import json
 
-    job = found.row.job
-    print(f"job       {job.key}")
+    from intermission.cli.formatting import near, table
+    from intermission.composition.locations import as_location
+
+    print(f"job       {job.job}")
     print(f"pipeline  {job.pipeline} ({job.code})")
-    print(f"source    {near(found.source)}")
-    print(f"params    {job.params}")
-    print(f"state     {found.row.state}")
+    print(f"source    {near(as_location(job.source))}")
+    print(f"params    {json.dumps(job.params, separators=(',', ':'))}")
+    print(f"state     {job.state}")
     print()
     cells = [
-        (row.name, row.state, row.tries, row.key[:10], " ".join((row.message or "").split()))
+        (row.task, row.state, row.attempts, row.key[:10], " ".join((row.message or "").split()))
         for row in rows
     ]
     print(table(("TASK", "STATE", "ATTEMPTS", "KEY", "MESSAGE"), cells))
 
 
-def _task_document(found: Found, row: TaskRow) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from intermission.cli.jsonout import fields
-    from intermission.operations.documents import EventDocument, TaskDocument
-    from intermission.operations.inspect import history_of, logs_of, receipt_of, why
-
-    known = receipt_of(found, row)
-    receipt: dict[str, Any] | None = None
-    if known is not None:
-        path, stands = known
-        receipt = {"path": None if path is None else str(path), **asdict(stands)}
-    return {
-        **fields(TaskDocument.of(row)),
-        "why": why(found, row),
-        "receipt": receipt,
-        "logs": {str(attempt): str(path) for attempt, path in logs_of(found, row).items()},
-        "history": [fields(EventDocument.of(event)) for event in history_of(found, row)],
-    }
-
-
-def _print_task(document: dict[str, Any]) -> None:
+def _print_task(details: TaskDetails) -> None:
     import json
 
     from intermission.cli.formatting import size
 
+    document = details.model_dump()
     for name in ("task", "key", "state", "attempts", "started", "ended", "why", "error", "message"):
         if document[name] is not None:
             print(f"{name:<9} {document[name]}")

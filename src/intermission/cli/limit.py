@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from intermission.cli.command import say
-from intermission.cli.options import AsJson, LedgerUrl, ServerUrl, Verbose, open_app
+from intermission.cli.options import HERE, AsJson, LedgerUrl, ServerUrl, Verbose, open_app
 
 if TYPE_CHECKING:
-    from intermission.composition.fleet import Fleet
+    from intermission.operations import App
 
 Bound = Annotated[
     str, typer.Argument(metavar="NAME", help="pipeline:NAME, label:NAME, or a job by its key.")
@@ -40,30 +40,21 @@ def limit(
     """
     from intermission.cli.formatting import table
     from intermission.cli.jsonout import emit
-    from intermission.composition.fleet import Fleet
     from intermission.errors import UsageError
-    from intermission.model import Limit
+    from intermission.operations.documents import LimitList
+    from intermission.operations.fleet_api import fleet_api
 
-    fleet = Fleet(open_app(verbose, ledger=ledger, server=server).settings)
+    app = open_app(verbose, ledger=ledger, server=server)
+    fleet = fleet_api(app)
     if name is not None:
         if none == (running is not None or per_minute is not None):
             raise UsageError(
                 "a limit needs a bound.", remedy="Give --running or --per-minute, or --none."
             )
-        full = _name(fleet, name)
-        fleet.ledger.limit(Limit(full, running, per_minute, _paused(fleet, full)))
-    limits = fleet.ledger.limits()
+        fleet.set_limit(_name(app, name), running, per_minute)
+    limits = fleet.limits()
     if as_json:
-        fields = [
-            {
-                "name": one.name,
-                "running": one.running,
-                "per_minute": one.per_minute,
-                "paused": one.paused,
-            }
-            for one in limits
-        ]
-        emit({"event": "limits", "limits": fields})
+        emit({"event": "limits"}, LimitList(limits=limits))
     elif limits:
         rows = [
             (
@@ -94,28 +85,20 @@ def resume(
 def _set_paused(
     name: str, ledger: str | None, server: str | None, verbose: bool, paused: bool
 ) -> str:
-    from dataclasses import replace
+    from intermission.operations.fleet_api import fleet_api
 
-    from intermission.composition.fleet import Fleet
-    from intermission.model import Limit
-
-    fleet = Fleet(open_app(verbose, ledger=ledger, server=server).settings)
-    full = _name(fleet, name)
-    known = next((one for one in fleet.ledger.limits() if one.name == full), Limit(full))
-    fleet.ledger.limit(replace(known, paused=paused))
+    app = open_app(verbose, ledger=ledger, server=server)
+    full = _name(app, name)
+    fleet_api(app).set_paused(full, paused)
     return full
 
 
-def _paused(fleet: Fleet, name: str) -> bool:
-    return any(one.paused for one in fleet.ledger.limits() if one.name == name)
-
-
-def _name(fleet: Fleet, name: str) -> str:
+def _name(app: App, name: str) -> str:
     """The whole name of a limit; a job may be named by its key's beginning or its source."""
-    from intermission.operations import find_job
+    from intermission.operations import open_job
 
     kind, colon, rest = name.partition(":")
     if colon and kind in ("pipeline", "label"):
         return name
-    with find_job(fleet.app, rest if colon and kind == "job" else name, ".") as found:
-        return f"job:{found.row.job.key}"
+    with open_job(app, rest if colon and kind == "job" else name, HERE) as found:
+        return f"job:{found.document().job}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from typing import Annotated
 
@@ -39,29 +38,15 @@ def logs(
     Its output, its log lines, and the traceback it failed with.
     """
     from intermission.cli.jsonout import emit
-    from intermission.errors import UsageError
-    from intermission.operations import find_job, find_task
-    from intermission.operations.inspect import logs_of
+    from intermission.operations import open_job
 
-    with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
-        row = find_task(found, task)
-        known = logs_of(found, row)
-    if attempt is not None and attempt not in known:
-        numbers = ", ".join(map(str, sorted(known))) or "none"
-        raise UsageError(
-            f"{row.name} has no log of attempt {attempt}.",
-            remedy=f"Attempts with a log: {numbers}.",
-        )
-    wanted = attempt if attempt is not None else next(reversed(known), None)
-    path = None if wanted is None else known[wanted]
+    with open_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
+        log = found.log(task, attempt)
     if as_json:
-        text = "" if path is None else path.read_text(errors="replace")
-        where = None if path is None else str(path)
-        emit({"event": "log", "task": row.name, "attempt": wanted, "path": where, "text": text})
-    elif path is None:
-        said = f" It {row.state}: {row.message}" if row.message else ""
-        say(f"{row.name} wrote nothing.{said}")
+        emit({"event": "log"}, log)
+    elif log.attempt is None:
+        said = f" It {log.state}: {log.message}" if log.message else ""
+        say(f"{log.task} wrote nothing.{said}")
     else:
-        say(f"attempt {wanted}: {path}")
-        with path.open(errors="replace") as log:
-            shutil.copyfileobj(log, sys.stdout)
+        say(f"attempt {log.attempt}: {log.path}")
+        sys.stdout.write(log.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -48,41 +48,41 @@ def ls(
 
     from intermission.cli.formatting import near, table
     from intermission.cli.jsonout import emit, fields
-    from intermission.composition.event_log import timestamp
-    from intermission.composition.locations import is_url
+    from intermission.composition.locations import as_location, is_url
     from intermission.errors import EnvironmentFault, LedgerError, UsageError
     from intermission.model import TaskState
-    from intermission.operations import all_jobs
-    from intermission.operations.documents import ErrorDocument, JobDocument
+    from intermission.operations import list_jobs
+    from intermission.operations.documents import ErrorDocument
 
     if not is_url(place) and not Path(place).is_dir():
         raise UsageError(f"{place} is not a folder.", remedy="Name the folder of the sources.")
     faults: list[tuple[object, LedgerError]] = []
-    documents: list[dict[str, Any]] = []
-    rows: list[tuple[object, ...]] = []
     app = open_app(verbose, ledger=ledger, server=server)
-    found_jobs = all_jobs(
+    found = list_jobs(
         app,
         place,
         lambda path, e: faults.append((path, e)),
         states=_states(state or ()),
         pipeline=pipeline,
     )
-    for found in islice(found_jobs, limit):
-        row = found.row
-        documents.append(fields(JobDocument.of(row, found.source)))
-        done, total = row.total(TaskState.DONE), row.total()
-        updated = timestamp(row.updated_ms)[:19] + "Z"
-        source = near(found.source)
-        rows.append(
-            (row.job.key[:10], row.state, f"{done}/{total}", updated, row.job.pipeline, source)
-        )
+    jobs = list(islice(found, limit))
     if as_json:
         unreadable = [
             {"source": str(path), "error": fields(ErrorDocument.of(e))} for path, e in faults
         ]
-        emit({"event": "jobs", "jobs": documents, "unreadable": unreadable})
-    elif rows:
+        emit({"event": "jobs", "jobs": [*map(fields, jobs)], "unreadable": unreadable})
+    elif jobs:
+        rows = [
+            (
+                one.job[:10],
+                one.state,
+                f"{one.total(TaskState.DONE)}/{one.total()}",
+                f"{one.updated[:19]}Z",
+                one.pipeline,
+                near(as_location(one.source)),
+            )
+            for one in jobs
+        ]
         print(table(("JOB", "STATE", "DONE", "UPDATED", "PIPELINE", "SOURCE"), rows))
     for _, e in faults:
         complain(str(e))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from intermission.model import JobState
+    from intermission.operations.documents import PrunedJob
 
 
 def prune(
@@ -39,28 +40,27 @@ def prune(
     stay: whoever submits such a job again finds it finished.
     """
     from intermission.cli.formatting import count, table
-    from intermission.cli.jsonout import emit
-    from intermission.composition.event_log import timestamp
-    from intermission.composition.fleet import Fleet
-    from intermission.services.retention import forget_if_old, old_jobs
+    from intermission.cli.jsonout import emit, fields
+    from intermission.operations.fleet_api import fleet_api
 
     age_s, states = _age_s(older_than), _states(state or ())
-    fleet = Fleet(open_app(verbose, ledger=ledger, server=server).settings)
-    before_ms = fleet.app.clock.now_ms() - int(age_s * 1000)
-    jobs: list[dict[str, Any]] = []
-    for row in old_jobs(fleet.ledger, before_ms, states=states, pipeline=pipeline):
-        if dry_run or forget_if_old(fleet.ledger, row.job.key, before_ms):
-            fields = {"job": row.job.key, "pipeline": row.job.pipeline, "state": str(row.state)}
-            jobs.append(
-                {**fields, "source": row.job.source.uri, "ended": timestamp(row.updated_ms)}
-            )
+    fleet = fleet_api(open_app(verbose, ledger=ledger, server=server))
+    jobs: list[PrunedJob] = []
+    cursor: str | None = None
+    while True:
+        how = {"states": states, "pipeline": pipeline, "dry_run": dry_run}
+        page = fleet.prune(age_s, **how, cursor=cursor)
+        jobs += page.jobs
+        cursor = page.next
+        if cursor is None:
+            break
     if as_json:
-        emit({"event": "pruned", "dry_run": dry_run, "jobs": jobs})
+        emit({"event": "pruned", "dry_run": dry_run, "jobs": [fields(one) for one in jobs]})
         return
     if dry_run and jobs:
         header = ("JOB", "PIPELINE", "STATE", "ENDED", "SOURCE")
-        names = ("pipeline", "state", "ended", "source")
-        print(table(header, [(one["job"][:10], *(one[name] for name in names)) for one in jobs]))
+        rows = [(one.job[:10], one.pipeline, one.state, one.ended, one.source) for one in jobs]
+        print(table(header, rows))
     print(f"{'would forget' if dry_run else 'forgot'} {count(len(jobs), 'job')}")
 
 
@@ -83,7 +83,7 @@ def _age_s(text: str) -> float:
 
 def _states(names: Collection[str]) -> Collection[JobState]:
     from intermission.errors import ParameterError
-    from intermission.services.retention import ENDED
+    from intermission.operations.fleet_api import ENDED
 
     chosen = [state for state in ENDED if state in names]
     if unknown := set(names) - set(ENDED):

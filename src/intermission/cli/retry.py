@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -50,8 +49,7 @@ def retry(
     """
     from intermission.cli.formatting import count
     from intermission.cli.run import carry_out
-    from intermission.operations import find_job, find_task, start_reaper
-    from intermission.operations.retry import put_back
+    from intermission.operations import open_job, start_reaper
 
     app = open_app(
         verbose,
@@ -61,28 +59,28 @@ def retry(
         pipelines=tuple(pipeline) if pipeline else None,
     )
     whole = fresh and not task
-    reaper = start_reaper()
+    runs_here = app.server is None and (app.shared is None or whole)
+    reaper = start_reaper() if runs_here else None
     try:
-        with find_job(app, job, place, write=True) as found:
-            known = found.row.job
-            if not whole:
-                rows = [find_task(found, name) for name in task or ()]
-                changed = put_back(found, rows, fresh=fresh)
+        with open_job(app, job, place, write=True) as found:
+            known = found.document()
+            if not (runs_here and whole):
+                changed = found.retry(task or (), fresh=fresh)
                 say(f"{count(changed, 'task')} put back")
-        if app.shared is not None and not whole:
-            reaper.close()
-            return 0
     except BaseException:
-        reaper.close()
+        if reaper is not None:
+            reaper.close()
         raise
+    if not runs_here:
+        return 0
     return carry_out(
         app,
         known.pipeline,
-        [str(found.source)],
-        json.loads(known.params),
+        [known.source],
+        known.params,
         as_json=as_json,
         as_jsonl=as_jsonl,
         fresh=whole,
-        expected=known.key,
+        expected=known.job,
         reaper=reaper,
     )

@@ -16,8 +16,10 @@ from intermission.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from intermission.model import JobRow, TaskRow
-    from intermission.operations.rendition_progress import Group
+    from intermission.operations.documents import GroupDocument, JobDocument
+
+RUNNING_MAX = 1000
+"""So many running tasks are shown."""
 
 
 def status(
@@ -33,58 +35,53 @@ def status(
     Its tasks by step and state, its groups (such as the renditions of a video), the tasks that are
     running, and those that no worker could run so far, with the reason.
     """
+    from itertools import islice
+
     from intermission.cli.formatting import near
     from intermission.cli.jsonout import emit, fields
-    from intermission.composition.event_log import timestamp
+    from intermission.composition.locations import as_location
     from intermission.model import HELD, JobState
-    from intermission.operations import find_job
-    from intermission.operations.documents import JobDocument, TaskDocument
-    from intermission.operations.inspect import refusal, refused_tasks
-    from intermission.operations.rendition_progress import group_fields, groups_of
+    from intermission.operations import open_job
+    from intermission.operations.inspect import refusal
+    from intermission.operations.job_handle import refused_tasks
 
-    with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
-        row = found.row
-        running: list[TaskRow] = []
-        if row.total(*HELD):
-            running = found.ledger.tasks(row.job.key, states=HELD)
+    with open_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
+        now = found.document()
+        held = found.tasks(HELD) if now.total(*HELD) else ()
+        running = list(islice(held, RUNNING_MAX))
         refused = refused_tasks(found)
-        groups = groups_of(found.ledger, row.job)
-        if as_json:
-            tasks = [fields(TaskDocument.of(task)) for task in running]
-            now = {
-                "groups": [group_fields(group) for group in groups],
-                "running": tasks,
-                "refused": [fields(TaskDocument.of(task)) for task in refused],
-            }
-            emit({"event": "status"}, JobDocument.of(row, found.source), now)
-            return
-        print(f"{row.job.key[:10]}  {row.job.pipeline}  {near(found.source)}")
-        since = f" since {timestamp(row.updated_ms)}" if row.state is JobState.DRAINING else ""
-        print(f"{row.state}{since}: {row.reason}" if row.reason else row.state)
-        print_counts(row)
-        print_groups(groups)
-        for task in running:
-            where = "waits for an outside event" if task.worker is None else f"on {task.worker}"
-            print(f"{task.name}  {task.progress:.0%}  attempt {task.tries}  {where}")
-        for task in refused:
-            print(f"{task.name}  {refusal(task)}")
+        groups = found.groups()
+    if as_json:
+        more = {"groups": groups, "running": running, "refused": refused}
+        lists = {name: [fields(one) for one in some] for name, some in more.items()}
+        emit({"event": "status"}, now, lists)
+        return
+    print(f"{now.job[:10]}  {now.pipeline}  {near(as_location(now.source))}")
+    since = f" since {now.updated}" if now.state is JobState.DRAINING else ""
+    print(f"{now.state}{since}: {now.reason}" if now.reason else now.state)
+    print_counts(now)
+    print_groups(groups)
+    for task in running:
+        where = "waits for an outside event" if task.worker is None else f"on {task.worker}"
+        print(f"{task.task}  {task.progress:.0%}  attempt {task.attempts}  {where}")
+    for task in refused:
+        print(f"{task.task}  {refusal(task.refusals, task.message)}")
 
 
-def print_counts(row: JobRow) -> None:
+def print_counts(job: JobDocument) -> None:
     """One line a step, one column a state that occurs."""
     from intermission.cli.formatting import table
     from intermission.model import TaskState
 
-    states = [state for state in TaskState if row.total(state)]
-    rows: list[tuple[object, ...]] = []
-    for spec in row.job.steps:
-        counts = row.counts.get(spec.name, {})
-        total = sum(counts.values())
-        rows.append((spec.name, total, *(counts.get(state, 0) for state in states)))
+    states = [state for state in TaskState if job.total(state)]
+    rows: list[tuple[object, ...]] = [
+        (step, sum(counts.values()), *(counts.get(state, 0) for state in states))
+        for step, counts in job.steps.items()
+    ]
     print(table(("STEP", "TASKS", *(state.upper() for state in states)), rows))
 
 
-def print_groups(groups: list[Group]) -> None:
+def print_groups(groups: list[GroupDocument]) -> None:
     """One line a group: its state, how much of it is done, and why it is as it is."""
     from intermission.cli.formatting import table
 

@@ -106,16 +106,16 @@ def _submit_all(
     failed: IntermissionError | None = None
     for place in places:
         try:
-            job, is_new = fleet.submit(pipeline, place, params, **how)
+            key, is_new = fleet.submit(pipeline, place, params, **how)
         except IntermissionError as e:
             failed = e
             complain(f"{near(place)}: {e}")
             error = fields(ErrorDocument.of(e))
             documents.append({"source": str(place), "job": None, "error": error})
             continue
-        documents.append({"source": str(place), "job": job.key, "new": is_new})
+        documents.append({"source": str(place), "job": key, "new": is_new})
         if not as_json:
-            print(job.key)
+            print(key)
     if as_json:
         emit({"event": "submitted", "jobs": documents})
     if failed is None:

@@ -22,12 +22,8 @@ from intermission.cli.options import (
 from intermission.cli.streams import reader_left
 
 if TYPE_CHECKING:
-    from intermission.model import Event, JobRow
-    from intermission.operations import Found
-    from intermission.operations.rendition_progress import Group
-
-EVERY_S = 0.3
-REMOTE_EVERY_S = 2.0
+    from intermission.operations import JobHandle
+    from intermission.operations.documents import EventDocument, GroupDocument
 
 
 def watch(
@@ -49,80 +45,66 @@ def watch(
     """
     from intermission.cli.jsonout import emit
     from intermission.cli.status import print_counts
-    from intermission.composition.event_log import last_event, timestamp
+    from intermission.composition.event_log import timestamp
     from intermission.model import JobState
-    from intermission.operations import find_job
-    from intermission.operations.documents import EventDocument, JobDocument
-    from intermission.operations.rendition_progress import Group, group_fields
+    from intermission.operations import open_job
+    from intermission.operations.documents import GroupDocument
 
     app = open_app(verbose, ledger=ledger, server=server)
 
-    def again() -> AbstractContextManager[Found]:
+    def again() -> AbstractContextManager[JobHandle]:
         """What is in a bucket is seen as it was uploaded last, so it has to be fetched again."""
-        return find_job(app, job, place) if found.workspace.is_remote else nullcontext(found)
+        return open_job(app, job, place) if found.is_copy else nullcontext(found)
 
-    with find_job(app, job, place) as found:
-        seq = last_event(found.ledger) if after is None else after
-        if as_jsonl:
-            emit({"event": "watching", "seq": seq}, JobDocument.of(found.row, found.source))
-        else:
-            print_counts(found.row)
-        for event in _follow(again, seq):
-            if isinstance(event, Group):
+    with open_job(app, job, place) as found:
+        began = found.document()
+        seq = found.last_event() if after is None else after
+        emit({"event": "watching", "seq": seq}, began) if as_jsonl else print_counts(began)
+        for news in _follow(again, seq):
+            if isinstance(news, GroupDocument):
                 if as_jsonl:
                     at = timestamp(time.time_ns() // 1_000_000)
-                    key = found.row.job.key
-                    emit({"event": "group", "at": at, "job": key, **group_fields(event)})
+                    emit({"event": "group", "at": at, "job": began.job}, news)
                 continue
             if as_jsonl:
-                emit(EventDocument.of(event))
+                emit(news)
                 continue
-            why = f"  {event.message}" if event.message and event.now != "done" else ""
-            how_far = "" if event.progress is None else f" {event.progress:.0%}"
-            at = timestamp(event.at_ms)[11:19]
-            print(f"{at}  {event.task or 'job'}  {event.now}{how_far}{why}", flush=True)
+            why = f"  {news.message}" if news.message and news.now != "done" else ""
+            how_far = "" if news.progress is None else f" {news.progress:.0%}"
+            print(f"{news.at[11:19]}  {news.task or 'job'}  {news.now}{how_far}{why}", flush=True)
         with again() as last:
-            row = _look(last)
+            ended = last.document()
         if as_jsonl:
-            emit({"event": "ended", "job": row.job.key, "state": str(row.state)})
+            emit({"event": "ended", "job": ended.job, "state": str(ended.state)})
         else:
-            print(row.state)
-        return 0 if row.state is JobState.DONE else 1
+            print(ended.state)
+        return 0 if ended.state is JobState.DONE else 1
 
 
 def _follow(
-    again: Callable[[], AbstractContextManager[Found]], seq: int
-) -> Iterator[Event | Group]:
+    again: Callable[[], AbstractContextManager[JobHandle]], seq: int
+) -> Iterator[EventDocument | GroupDocument]:
     """The job's events after a number, until it has ended and all of them are told.
 
-    After those of a look, the groups that they changed.
+    After those of a look, the groups that they may have changed and that are not what they were.
     """
-    from intermission.composition.event_log import events_after
     from intermission.model import JobState
-    from intermission.operations.rendition_progress import GroupNews
 
-    news: GroupNews | None = None
+    known: list[GroupDocument] = []
     while True:
         with again() as found:
             # The state is read first: what the ledger records before a job ends is told before.
-            ended = _look(found).state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-            told: list[Event] = []
-            for event in events_after(found.ledger, seq, found.row.job.key):
+            state = found.document().state
+            may_differ = False
+            for event in found.events(seq):
                 seq = event.seq
-                told.append(event)
+                may_differ |= event.task is not None
                 yield event
-            news = news or GroupNews(found.row.job)
-            yield from news.after(found.ledger, told)
-            every_s = REMOTE_EVERY_S if found.workspace.is_remote else EVERY_S
-        if ended or reader_left():
+            if may_differ:
+                groups = found.groups()
+                yield from (group for group in groups if group not in known)
+                known = groups
+            every_s = found.look_every_s
+        if state in (JobState.DONE, JobState.FAILED, JobState.CANCELLED) or reader_left():
             return
         time.sleep(every_s)
-
-
-def _look(found: Found) -> JobRow:
-    from intermission.errors import UsageError
-
-    rows = found.ledger.jobs(found.row.job.key)
-    if not rows:
-        raise UsageError("the job is gone.", remedy="Somebody started it afresh: watch it again.")
-    return rows[0]

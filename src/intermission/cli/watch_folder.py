@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,7 +27,6 @@ from intermission.errors import IntermissionError, UsageError
 
 if TYPE_CHECKING:
     from intermission.composition.locations import Location
-    from intermission.model import Job
 
 
 def watch_folder(
@@ -92,8 +90,7 @@ def watch_folder(
     how = {"include": include or (), "priority": priority}
     watched = [FolderWatch(fleet, pipeline, folder, params, **how) for folder in folders]
     watches = [watch_of(folder, every_s, cron, timezone, queue) for folder in watched]
-    with closing(fleet.open_ledger()) as opened:
-        opened.limits()  # so that one which is not there, or refuses us, is told in one sentence
+    fleet.has_job("0" * 40)  # so that a ledger that is away, or refuses us, is told in one sentence
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
@@ -108,10 +105,10 @@ class _Terminal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def submitted(self, place: Location, job: Job) -> None:
+    def submitted(self, place: Location, job: str) -> None:
         with self._lock:  # a key and the end of its line are two writes
             say(f"{near(place)}: submitted")
-            print(job.key, flush=True)
+            print(job, flush=True)
 
     def failed(self, place: Location, error: IntermissionError) -> None:
         complain(f"{near(place)}: {error}")

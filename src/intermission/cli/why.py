@@ -26,12 +26,8 @@ def why(
 ) -> None:
     """Say in one line why a task ran, was reused, or has not run."""
     from intermission.cli.jsonout import emit
-    from intermission.operations import find_job, find_task, inspect
+    from intermission.operations import open_job
 
-    with find_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
-        row = find_task(found, task)
-        line = inspect.why(found, row)
-    if as_json:
-        emit({"event": "why", "task": row.name, "state": str(row.state), "why": line})
-    else:
-        print(f"{row.name} {line}")
+    with open_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
+        said = found.why(task)
+    emit({"event": "why"}, said) if as_json else print(f"{said.task} {said.why}")

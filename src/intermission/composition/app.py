@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from intermission.backends.executor import slot
 from intermission.backends.executor.reaper import Reaper
@@ -53,6 +53,9 @@ from intermission.ports.store import Store
 from intermission.settings import Settings
 from intermission.telemetry import reached
 
+if TYPE_CHECKING:
+    from intermission.backends.http.api_client import ApiClient
+
 
 @dataclass(frozen=True)
 class Submission:
@@ -87,6 +90,15 @@ class App:
         self.catalog = Catalog(settings.pipelines)
         """The pipelines this process may run."""
 
+    @cached_property
+    def server(self) -> ApiClient | None:
+        """The server whose jobs commands are about, if one is named; else a ledger has them."""
+        if self.settings.server is None:
+            return None
+        from intermission.composition.server_client import api_client
+
+        return api_client(self.settings)
+
     def workspace(self, source: Location, output: str | None = None) -> Workspace:
         """A source's workspace; `output` names the folder for its outputs."""
         own = workspace_of(source, self.settings, output)
@@ -96,10 +108,6 @@ class App:
 
     def workspace_of_job(self, job: Job, output: str | None = None) -> Workspace:
         """A job's workspace, wherever its source is."""
-        if self.settings.server is not None:
-            from intermission.composition.server_client import remote_workspace
-
-            return remote_workspace(self.settings, job, has_outputs=output is not None)
         return self.workspace(location_of(job.source), output)
 
     def params_of(

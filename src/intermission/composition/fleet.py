@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from intermission.backends.work_source.open_job import OpenJob, job_row
 from intermission.composition.app import App
 from intermission.composition.event_log import last_event
 from intermission.composition.ledgers import shared_ledger
-from intermission.composition.locations import Location, as_location
+from intermission.composition.locations import Location, as_location, location_of
 from intermission.engine.workspace import Workspace
 from intermission.errors import NoPipeline, UsageError
 from intermission.maintenance.superseded_outputs import bring_back
@@ -43,25 +44,25 @@ class Fleet:
         self.app = App(settings)
         if patience_s is not None:
             self.app.shared = shared_ledger(settings, patience_s=patience_s)
-        if self.app.shared is None:
+        if self.app.shared is None and settings.server is None:
             raise UsageError(
                 "no ledger is named that workers could share.",
                 remedy="Give one with --ledger (postgresql://host/name, or a SQLite file), or a "
                 "server with --server.",
             )
-        self._open = self.app.shared
         self._threads = threading.local()
         self._opened_notifiers: Sequence[Notifier] | None = None
 
     def open_ledger(self) -> Ledger:
         """A new instance; the caller closes it."""
-        return self._open()
+        assert self.app.shared is not None, "a server has its ledger to itself"
+        return self.app.shared()
 
     @property
     def ledger(self) -> Ledger:
         """The instance of the calling thread, kept open."""
         if not hasattr(self._threads, "ledger"):
-            self._threads.ledger = self._open()
+            self._threads.ledger = self.open_ledger()
         return self._threads.ledger
 
     def pipeline(self, job: Job) -> Pipeline | None:
@@ -84,20 +85,19 @@ class Fleet:
         priority: int = 0,
         not_before_ms: int = 0,
         source: Source | None = None,
-    ) -> tuple[Job, bool]:
-        """Put the job of a source into the ledger, for any worker to work on.
+    ) -> tuple[str, bool]:
+        """Put the job of a source into the ledger, for any worker to work on; its key.
 
         False if it was there: then what had failed of it starts again. With `source`, the place
         has that one, and is not read again.
         """
         where = as_location(place) if isinstance(place, str) else place
-        if self.settings.server is not None:
+        if self.app.server is not None:
             from intermission.composition.server_client import submit_remotely
 
             how = {"priority": priority, "not_before_ms": not_before_ms}
             params = self.app.params_of(pipeline, where, params)
-            key, is_new = submit_remotely(self.settings, pipeline.name, where, params, **how)
-            return self.ledger.jobs(key)[0].job, is_new
+            return submit_remotely(self.app.server, pipeline.name, where, params, **how)
         submission = self.app.submit(
             pipeline,
             where,
@@ -109,7 +109,30 @@ class Fleet:
         )
         submission.held.close()
         self.notify()
-        return submission.job, submission.is_new
+        return submission.job.key, submission.is_new
+
+    def has_job(self, key: str) -> bool:
+        """Whether the job with this key was submitted before."""
+        if self.app.server is not None:
+            from intermission.composition.server_client import has_job
+
+            return has_job(self.app.server, key)
+        return bool(self.ledger.jobs(key, limit=1))
+
+    def start_over(self, job: Job) -> None:
+        """Submit a job afresh: what was finished of it goes into quarantine and runs again."""
+        submission = self.app.submit(
+            self.app.catalog.of(job).pipeline,
+            location_of(job.source),
+            json.loads(job.params),
+            fresh=True,
+            expected=job.key,
+            priority=job.priority,
+            known=job.source,
+            lent=self.ledger,
+        )
+        submission.held.close()
+        self.notify()
 
     def notify(self) -> None:
         """Wake a worker, where notifiers are set up."""

@@ -24,8 +24,6 @@ def shared_ledger(
     `patience_s` is how long its calls wait for a database that is away; the ledger's own unless
     given.
     """
-    if settings.server is not None:
-        return _remote(settings)
     if settings.ledger is None:
         return None
     if not is_url(settings.ledger):
@@ -37,12 +35,6 @@ def shared_ledger(
         f"a ledger cannot be at {settings.ledger}.",
         remedy="Give postgresql://host/name, or the path of a SQLite file.",
     )
-
-
-def _remote(settings: Settings) -> Callable[[], Ledger]:
-    from intermission.composition.server_client import remote_ledger
-
-    return remote_ledger(settings)
 
 
 def _open_postgres(url: str, patience_s: float | None, lost_max: int) -> Ledger:

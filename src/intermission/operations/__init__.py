@@ -4,19 +4,18 @@ The command line and the web call what is here and nothing below it.
 """
 
 from intermission.composition.app import App, Submission, start_reaper
-from intermission.operations.job_lookup import Found, all_jobs, find_job, find_task
+from intermission.operations.job_handle import JobHandle, list_jobs, open_job
 from intermission.operations.run import Reporter, RunReport, SourceRun, run
 
 __all__ = [
     "App",
-    "Found",
+    "JobHandle",
     "Reporter",
     "RunReport",
     "SourceRun",
     "Submission",
-    "all_jobs",
-    "find_job",
-    "find_task",
+    "list_jobs",
+    "open_job",
     "run",
     "start_reaper",
 ]

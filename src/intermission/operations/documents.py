@@ -17,6 +17,7 @@ from intermission.operations.rendition_progress import GroupState
 
 if TYPE_CHECKING:
     from intermission.errors import IntermissionError
+    from intermission.operations.failures import FailureGroup
     from intermission.operations.run import RunReport, SourceRun
 
 VERSION = 1
@@ -44,6 +45,15 @@ class JobDocument(BaseModel):
     created: When
     updated: When
     steps: dict[str, dict[TaskState, int]]
+
+    def total(self, *states: TaskState) -> int:
+        """How many tasks it has in these states, or in any."""
+        return sum(
+            count
+            for counts in self.steps.values()
+            for state, count in counts.items()
+            if not states or state in states
+        )
 
     @classmethod
     def of(cls, row: JobRow, source: object = None) -> JobDocument:
@@ -110,6 +120,25 @@ class TaskDocument(BaseModel):
             ended=when(row.ended_ms),
             ready=when(row.ready_ms),
         )
+
+
+class WhyDocument(BaseModel):
+    """Why a task ran, was reused, or has not run, in one line."""
+
+    task: str
+    state: TaskState
+    why: str
+
+
+class LogDocument(BaseModel):
+    """What an attempt of a task wrote. `attempt` is null where no attempt has written anything."""
+
+    task: str
+    state: TaskState
+    message: str | None
+    attempt: int | None
+    path: str | None
+    text: str
 
 
 class FinishedDocument(BaseModel):
@@ -190,6 +219,81 @@ class RunDocument(BaseModel):
         )
 
 
+class FailureDocument(BaseModel):
+    """Tasks of one step that failed with the same kind of error; `message` is the latest."""
+
+    pipeline: str
+    step: str
+    error: str
+    count: int
+    message: str
+    last: When
+    jobs: list[str] = Field(description="The newest of them.")
+
+    @classmethod
+    def of(cls, group: FailureGroup, jobs_max: int | None = None) -> FailureDocument:
+        return cls(
+            pipeline=group.pipeline,
+            step=group.step,
+            error=group.error,
+            count=group.count,
+            message=group.message,
+            last=timestamp(group.last_ms),
+            jobs=list(group.tasks)[:jobs_max],
+        )
+
+
+class FailureList(BaseModel):
+    """The most frequent first."""
+
+    failures: list[FailureDocument]
+
+
+class PutBack(BaseModel):
+    """How many tasks were put back."""
+
+    put_back: int
+
+
+class LimitDocument(BaseModel):
+    """A limit. Where `paused`, nothing begins, whatever the bounds are."""
+
+    name: str
+    running: int | None
+    per_minute: float | None
+    paused: bool
+
+
+class LimitList(BaseModel):
+    """Every limit, by name."""
+
+    limits: list[LimitDocument]
+
+
+class PrunedJob(BaseModel):
+    """A job that ended long ago."""
+
+    job: str
+    pipeline: str
+    state: JobState
+    source: str
+    ended: When
+
+    @classmethod
+    def of(cls, row: JobRow) -> PrunedJob:
+        job = row.job
+        ended = timestamp(row.updated_ms)
+        source = _text(job.source.uri)
+        return cls(job=job.key, pipeline=job.pipeline, state=row.state, source=source, ended=ended)
+
+
+class PrunedPage(BaseModel):
+    """Jobs that were forgotten, or would be. `next` is the cursor to go on with, or null."""
+
+    jobs: list[PrunedJob]
+    next: str | None
+
+
 class GroupDocument(BaseModel):
     """Tasks of a step that agree in a field, such as one rendition of a video."""
 
@@ -265,6 +369,15 @@ def event_line(event: Event) -> str:
     return json.dumps({"v": VERSION, **EventDocument.of(event).model_dump(mode="json")})
 
 
+class TaskDetails(TaskDocument):
+    """A task with all that is known of it; `logs` are the paths of its attempts' logs."""
+
+    why: str
+    receipt: dict[str, Any] | None
+    logs: dict[str, str]
+    history: list[EventDocument]
+
+
 class JobPage(BaseModel):
     """Jobs, newest first. `next` is the cursor of the page after this one, or null."""
 
@@ -285,6 +398,12 @@ class EventPage(BaseModel):
     events: list[EventDocument]
     next: int
     more: bool
+
+
+class LastEvent(BaseModel):
+    """The number of the newest event: where to follow from."""
+
+    seq: int
 
 
 class Retried(BaseModel):

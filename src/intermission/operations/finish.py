@@ -74,12 +74,11 @@ def finish(
     app: App, token: str, outcome: Outcome, files: Mapping[str, Path], place: str
 ) -> FinishedDocument:
     """Finish the task that waits for a token, wherever these settings say it is."""
-    if app.settings.server is not None:
-        from intermission.composition.server_client import finish_remotely
-
-        answer = finish_remotely(app.settings, token, outcome.result, outcome.failed, files)
-        return FinishedDocument.model_validate(answer)
     readable = list(_readable(files))
+    if app.server is not None:
+        from intermission.operations.server_api import ServerApi
+
+        return ServerApi(app.server).finish(token, outcome.result, outcome.failed, files)
     with _found(app, token, place) as (ledger, found, opened):
         delays = app.settings.retry_delays_s, 0.0
         if app.shared is not None:

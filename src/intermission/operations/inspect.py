@@ -5,8 +5,7 @@ Nothing here changes a ledger or a store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 from pathlib import Path
 
 from intermission.backends.executor.slot import log_name
@@ -19,11 +18,6 @@ from intermission.operations.explain import reason, receipts_of
 from intermission.operations.job_lookup import Found
 from intermission.ports.ledger import STUCK_HOSTS, every_task, output_of
 from intermission.scratch import holding
-
-
-def tasks_of(found: Found, states: Collection[TaskState]) -> Iterator[TaskRow]:
-    """A job's tasks that are in one of these states, or all of them."""
-    return every_task(found.ledger, found.row.job.key, states=states)
 
 
 def receipt_of(found: Found, row: TaskRow) -> tuple[Path | None, Receipt] | None:
@@ -53,24 +47,12 @@ def history_of(found: Found, row: TaskRow) -> list[Event]:
     return [event for event in events if event.task_id == row.id and event.progress is None]
 
 
-REFUSED_MAX = 100
-"""So many tasks that hosts have refused are shown."""
-
-
-def refused_tasks(found: Found) -> list[TaskRow]:
-    """Tasks that wait because hosts could not run them."""
-    if not found.row.total(TaskState.ABANDONED):
-        return []
-    waiting = every_task(found.ledger, found.row.job.key, states={TaskState.ABANDONED})
-    return list(islice((row for row in waiting if row.refusals), REFUSED_MAX))
-
-
-def refusal(row: TaskRow) -> str:
-    """Why a task that hosts could not run waits."""
-    if row.refusals >= STUCK_HOSTS:
-        return f"no worker can run it, say {row.refusals} hosts: {row.message}"
-    hosts = "a host" if row.refusals == 1 else f"{row.refusals} hosts"
-    return f"waits for another worker, because {hosts} can't run it: {row.message}"
+def refusal(refusals: int, message: str | None) -> str:
+    """Why a task waits that so many hosts could not run."""
+    if refusals >= STUCK_HOSTS:
+        return f"no worker can run it, say {refusals} hosts: {message}"
+    hosts = "a host" if refusals == 1 else f"{refusals} hosts"
+    return f"waits for another worker, because {hosts} can't run it: {message}"
 
 
 def why(found: Found, row: TaskRow) -> str:
@@ -90,7 +72,7 @@ def why(found: Found, row: TaskRow) -> str:
             when = "" if row.ready_ms is None else f" at {timestamp(row.ready_ms)}"
             return f"runs again{when} because attempt {row.attempts} failed: {row.message}"
         case TaskState.ABANDONED if row.refusals:
-            return refusal(row)
+            return refusal(row.refusals, row.message)
         case TaskState.ABANDONED | TaskState.CORRUPT:
             return f"will run again because of an earlier end: {row.message}"
         case TaskState.PENDING:

@@ -58,7 +58,7 @@ def all_jobs(
     if app.shared is not None:
         with closing(app.shared()) as ledger:
             for row in each_job(ledger, states=states, pipeline=pipeline):
-                yield _found(app, ledger, row)
+                yield found_row(app, ledger, row)
         return
     for source, workspace in app.workspaces(as_location(place)):
         with ExitStack() as held:
@@ -98,7 +98,8 @@ def find_job(app: App, name: str, place: str, *, write: bool = False) -> Iterato
         yield Found(source, workspace, ledger, row)
 
 
-def _found(app: App, ledger: Ledger, row: JobRow) -> Found:
+def found_row(app: App, ledger: Ledger, row: JobRow) -> Found:
+    """A job of a shared ledger."""
     return Found(location_of(row.job.source), app.workspace_of_job(row.job), ledger, row)
 
 
@@ -106,12 +107,17 @@ def _shared(app: App, ledger: Ledger, name: str) -> Found:
     """The newest job of a source, or the one whose key begins with `name`, in a shared ledger."""
     rows = ledger.jobs(source=uri_of(as_location(name)), limit=1) or ledger.jobs(name)
     if len(rows) != 1:
-        what = f"{len(rows)} jobs have" if rows else "no job has"
-        raise UsageError(
-            f"{what} a key that begins with {name!r}, and no job has a source of that name.",
-            remedy="`intermission ls` lists the jobs.",
-        )
-    return _found(app, ledger, rows[0])
+        raise no_such_job(name, len(rows))
+    return found_row(app, ledger, rows[0])
+
+
+def no_such_job(name: str, count: int) -> UsageError:
+    """A name means so many jobs, and not one."""
+    what = f"{count} jobs have" if count else "no job has"
+    return UsageError(
+        f"{what} a key that begins with {name!r}, and no job has a source of that name.",
+        remedy="`intermission ls` lists the jobs.",
+    )
 
 
 def _by_key(app: App, name: str, place: str) -> tuple[Location, str]:

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from intermission.backends.http.api_client import segment
 from intermission.backends.registry.keys import mint
 from intermission.composition.event_log import timestamp
 from intermission.composition.fleet import Fleet
@@ -114,9 +115,9 @@ def no_worker(id: str) -> NotFound:
 def list_workers(settings: Settings) -> tuple[list[SeenWorker], list[Refused]]:
     """Who works for a fleet, and what hosts can't run for now."""
     if settings.server is not None:
-        from intermission.composition.server_client import ask
+        from intermission.composition.server_client import api_client
 
-        listed = ask(settings, "listing the workers", "GET", "/workers")
+        listed = api_client(settings).ask("listing the workers", "GET", "/workers")
         seen = [SeenWorker(**(one | {"can": tuple(one["can"])})) for one in listed["workers"]]
         return seen, [Refused(**one) for one in listed["refused"]]
     fleet = Fleet(settings)
@@ -132,11 +133,12 @@ def rotate_key(
     """A worker's new key, which is never shown again."""
     with _usage():
         if settings.server is not None:
-            from intermission.composition.server_client import ask, segment
+            from intermission.composition.server_client import api_client
 
             asked = {"keep_s": keep_s, "expires_s": expires_s}
             path = f"/workers/{segment(id)}/rotate"
-            return ask(settings, "rotating the key", "POST", path, asked)["key"]
+            client = api_client(settings)
+            return client.ask("rotating the key", "POST", path, asked, patience_s=0)["key"]
         now_ms = Fleet(settings).app.clock.now_ms()
         with closing(open_registry(settings)) as registry:
             key, _ = new_key(registry, id, now_ms=now_ms, keep_s=keep_s, expires_s=expires_s)
@@ -147,9 +149,10 @@ def revoke_worker(settings: Settings, id: str) -> None:
     """Disable a worker, from its next call on."""
     with _usage():
         if settings.server is not None:
-            from intermission.composition.server_client import ask, segment
+            from intermission.composition.server_client import api_client
 
-            ask(settings, "revoking the worker", "DELETE", f"/workers/{segment(id)}")
+            path = f"/workers/{segment(id)}"
+            api_client(settings).ask("revoking the worker", "DELETE", path)
             return
         now_ms = Fleet(settings).app.clock.now_ms()
         with closing(open_registry(settings)) as registry:

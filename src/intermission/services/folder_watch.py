@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,9 +36,8 @@ from intermission.errors import (
     StoreError,
     StoreUnavailable,
 )
-from intermission.model import Job, Source, identity
+from intermission.model import Source, identity
 from intermission.ports.clock import Clock
-from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 
 PARTIAL = (".part", ".partial", ".crdownload", ".tmp", ".filepart", "~")
@@ -48,17 +46,21 @@ PARTIAL = (".part", ".partial", ".crdownload", ".tmp", ".filepart", "~")
 PAUSES_S = (10.0, 60.0, 300.0, 900.0, 3600.0)
 """How long a file that could not be submitted is left alone: after the first time, the second..."""
 
-Outcome = tuple[Location, Job | IntermissionError]
+Outcome = tuple[Location, str | IntermissionError]
+"""A file, and the key of its job, or why it has none."""
 
 
 class Teller(Protocol):
     """Wants to know what became of files. Several threads tell."""
 
-    def submitted(self, place: Location, job: Job) -> None: ...
+    def submitted(self, place: Location, job: str) -> None:
+        """`job` is the key of the job that a file got."""
+        ...
+
     def failed(self, place: Location, error: IntermissionError) -> None: ...
 
 
-def tell(teller: Teller, place: Location, became: Job | IntermissionError) -> None:
+def tell(teller: Teller, place: Location, became: str | IntermissionError) -> None:
     if isinstance(became, IntermissionError):
         teller.failed(place, became)
     else:
@@ -138,12 +140,11 @@ class FolderWatch:
             return
         # Should the ledger fail at one of them alone, the others have had their turn.
         due.sort(key=lambda one: one[1].outages)
-        with closing(self._fleet.open_ledger()) as ledger:
-            for place, file in due:
-                if is_stopped():
-                    return
-                if (outcome := self._take(ledger, place, file)) is not None:
-                    yield outcome
+        for place, file in due:
+            if is_stopped():
+                return
+            if (outcome := self._take(place, file)) is not None:
+                yield outcome
 
     def arrived(self, key: str) -> tuple[bool, Outcome | None]:
         """Submit an object that is said to be in the bucket, as a look would that found it.
@@ -170,8 +171,7 @@ class FolderWatch:
             file = self._file(found)
         if file.is_done or self._waits(file):
             return file.is_done, None
-        with closing(self._fleet.open_ledger()) as ledger:
-            outcome = self._take(ledger, found, file)
+        outcome = self._take(found, file)
         return file.is_done, outcome
 
     def _file(self, place: ObjectLocation) -> _File:
@@ -213,31 +213,31 @@ class FolderWatch:
             else:
                 yield place, place.version
 
-    def _take(self, ledger: Ledger, place: Location, file: _File) -> Outcome | None:
+    def _take(self, place: Location, file: _File) -> Outcome | None:
         with self._lock:  # so that the other thread does not submit it as well
             if file.is_done:
                 return None
             try:
-                job = self._submit(ledger, place, file)
+                key = self._submit(place, file)
             except (LedgerError, StoreUnavailable):
                 file.outages += 1
                 raise  # the others would fare no better, and each would wait for it
             except IntermissionError as e:
                 return self._failed(place, file, e)
-        return None if job is None else (place, job)
+        return None if key is None else (place, key)
 
-    def _submit(self, ledger: Ledger, place: Location, file: _File) -> Job | None:
-        """The job of a file that had none."""
+    def _submit(self, place: Location, file: _File) -> str | None:
+        """The key of the job of a file that had none."""
         # Those before it may have taken hours: a file that changed meanwhile is not complete.
         if isinstance(place, Path) and signature(place) != file.version:
             return None
-        job, source = None, self._source(place)
-        if not self._is_known(ledger, place, source):
-            job, _ = self._fleet.submit(
+        key, source = None, self._source(place)
+        if not self._is_known(place, source):
+            key, _ = self._fleet.submit(
                 self._pipeline, place, self._params, priority=self._priority, source=source
             )
         file.is_done = True
-        return job
+        return key
 
     def _failed(self, place: Location, file: _File, error: IntermissionError) -> Outcome | None:
         """Leave a file alone for a while; why, if it was not told."""
@@ -247,10 +247,10 @@ class FolderWatch:
         was_told, file.is_told = file.is_told, True
         return None if was_told else (place, error)
 
-    def _is_known(self, ledger: Ledger, place: Location, source: Source) -> bool:
+    def _is_known(self, place: Location, source: Source) -> bool:
         params = self._fleet.app.params_of(self._pipeline, place, self._params)
         job = make_job(self._pipeline, source, params)
-        return any(row.job.key == job.key for row in ledger.jobs(job.key))
+        return self._fleet.has_job(job.key)
 
     def _source(self, place: Location) -> Source:
         if isinstance(place, Path):

@@ -1,53 +1,17 @@
-"""Retention: jobs that ended long ago leave a shared ledger, with their tasks and events.
-
-Receipts, artifacts and outputs stay where they are, so that a forgotten job that is submitted
-again is found finished. Nothing here removes a file, and no job that has not ended is touched.
-"""
+"""Retention: jobs that ended long ago leave a server's ledger by themselves."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
 from contextlib import closing
 
 from intermission.composition.fleet import Fleet
-from intermission.model import JobRow, JobState
-from intermission.ports.ledger import Ledger
+from intermission.maintenance.pruning import forget_if_old, old_jobs
 from intermission.services.supervisor import Service, Supervision
 
-ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-PAGE = 200
 PRUNE_EVERY_S = 3600.0
 
 log = logging.getLogger(__name__)
-
-
-def old_jobs(
-    ledger: Ledger,
-    before_ms: int,
-    *,
-    states: Collection[JobState] = ENDED,
-    pipeline: str | None = None,
-) -> Iterator[JobRow]:
-    """Jobs that ended before a moment, newest first, read a page at a time."""
-    before: int | None = None
-    while True:
-        page = ledger.jobs(states=states, pipeline=pipeline, before=before, limit=PAGE)
-        yield from (row for row in page if row.updated_ms < before_ms)
-        if len(page) < PAGE:
-            return
-        before = page[-1].id
-
-
-def forget_if_old(ledger: Ledger, key: str, before_ms: int) -> bool:
-    """Forget a job unless it has started again meanwhile, or somebody holds a lease of it."""
-    rows = ledger.jobs(key)
-    return bool(
-        rows
-        and rows[0].state in ENDED
-        and rows[0].updated_ms < before_ms
-        and ledger.delete(rows[0].job.key)
-    )
 
 
 class Retention:

@@ -18,7 +18,6 @@ from typing import Protocol
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import Location, is_url
 from intermission.errors import EnvironmentFault, IntermissionError, UsageError, fault_from_os
-from intermission.model import Job
 from intermission.ports.clock import Clock
 from intermission.services.cron import Cron, zone_of
 from intermission.services.folder_watch import FolderWatch, Teller, tell
@@ -172,8 +171,8 @@ def watch_of(
 class _Log:
     """A server tells its log."""
 
-    def submitted(self, place: Location, job: Job) -> None:
-        log.info("%s: submitted to %s as job %s", place, job.pipeline, job.key)
+    def submitted(self, place: Location, job: str) -> None:
+        log.info("%s: submitted as job %s", place, job)
 
     def failed(self, place: Location, error: IntermissionError) -> None:
         log.warning("%s is not submitted, and is tried again: %s", place, error)

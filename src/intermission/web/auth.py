@@ -23,7 +23,10 @@ from intermission.operations.worker_protocol import rpc_schema
 from intermission.web.problems import Problem
 
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
-_REMEDY = "Send `Authorization: Bearer`, and the server's admin_secret."
+_REMEDY = (
+    "Send the server's admin_secret as `Authorization: Bearer`; commands take it from "
+    "INTERMISSION_ADMIN_SECRET."
+)
 _BEARER = HTTPBearer(
     scheme_name="adminSecret", auto_error=False, description="The setting `admin_secret`."
 )

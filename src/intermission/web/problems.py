@@ -111,9 +111,14 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def kind_of(error: type[IntermissionError]) -> str:
+    """The `type` of a problem that is an error of ours."""
+    return rpc_schema.PROBLEM_PREFIX + error.__name__
+
+
 def problem_of(error: IntermissionError) -> Problem:
     """The problem that an error of ours is to whoever asked."""
-    kind = rpc_schema.PROBLEM_PREFIX + type(error).__name__
+    kind = kind_of(type(error))
     status, title = next(
         ((status, title) for known, status, title in _STATUS if isinstance(error, known)),
         (500, "The server could not do this"),

@@ -23,9 +23,9 @@ from starlette.types import Send
 
 from intermission.model import Event
 from intermission.operations.documents import EventDocument, GroupEventDocument
+from intermission.operations.fleet_api import ENDED
 from intermission.operations.rendition_progress import GroupNews, group_fields
 from intermission.services.event_log_reader import Ledger
-from intermission.services.retention import ENDED
 
 BUFFER_MAX_BYTES = 1024 * 1024
 """What may wait for one watcher."""

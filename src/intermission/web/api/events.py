@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from intermission.composition.event_log import last_event
 from intermission.composition.fleet import Fleet
 from intermission.model import Event
-from intermission.operations.documents import EventDocument, EventPage
+from intermission.operations.documents import EventDocument, EventPage, LastEvent
 from intermission.services.event_log_reader import PAGE
 from intermission.web.api.event_broadcaster import SEND_S, EventBroadcaster, Watcher, frame
 from intermission.web.api.jobs import JobKey, job_row
@@ -38,6 +38,11 @@ def events_router(fleet: Fleet, hub: EventBroadcaster) -> APIRouter:
         """List the events of every job in the order they were recorded."""
         found = fleet.ledger.events(after, limit=limit + 1)
         return _page(found[:limit], after, more=len(found) > limit)
+
+    @router.get("/events/last", operation_id="lastEvent")
+    def last() -> LastEvent:
+        """Show the number of the newest event, to follow from there."""
+        return LastEvent(seq=last_event(fleet.ledger))
 
     @router.get("/jobs/{key}/events", operation_id="listJobEvents", responses=documented(404))
     def job_events(key: JobKey, after: After = 0, limit: Limit = 100) -> EventPage:

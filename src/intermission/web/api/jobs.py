@@ -14,19 +14,24 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import Location, as_location, is_url, uri_of
+from intermission.errors import NotFound, UsageError
 from intermission.model import JobRow, JobState, Source, canonical
-from intermission.operations.documents import JobDocument, JobPage, Retried
+from intermission.operations.documents import JobDocument, JobPage, PrunedPage, Retried
+from intermission.operations.fleet_api import ENDED, LedgerFleet
 from intermission.operations.idempotency import Repeats
+from intermission.operations.job_handle import LedgerJob
+from intermission.operations.job_lookup import found_row
 from intermission.services.source_hashing import SourceHashing
 from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
 from intermission.web.api.submission_policy import Admission
-from intermission.web.problems import Problem, documented
+from intermission.web.problems import Problem, documented, kind_of
 
 PRIORITY_MAX = 1000
 RETRIED_MAX = 10_000
 
 JobKey = Annotated[str, Path(pattern=r"^[0-9a-f]{40}$", description="A job's whole key.")]
 TaskId = Annotated[int, Field(ge=1, le=NUMBER_MAX)]
+TaskName = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class Submission(BaseModel):
@@ -61,11 +66,40 @@ class Submission(BaseModel):
 
 
 class Retry(BaseModel):
-    """Which tasks to try again; every failed or cancelled one unless they are named."""
+    """Which tasks to try again; every failed or cancelled one unless some are given."""
 
     model_config = ConfigDict(extra="forbid")
 
-    tasks: list[TaskId] | None = Field(default=None, min_length=1, max_length=RETRIED_MAX)
+    tasks: list[TaskId] | None = Field(
+        default=None, min_length=1, max_length=RETRIED_MAX, description="Their numbers."
+    )
+    names: list[TaskName] = Field(default=[], max_length=RETRIED_MAX, description="Their names.")
+    fresh: bool = Field(
+        default=False,
+        strict=True,
+        description="What is done runs again as well: the named tasks, or else the whole job.",
+    )
+
+
+class Prune(BaseModel):
+    """Which ended jobs to forget."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    older_than_s: float = Field(strict=True, ge=0, le=1e10, allow_inf_nan=False)
+    states: list[JobState] = Field(default=list(ENDED), min_length=1, max_length=len(ENDED))
+    pipeline: str | None = Field(default=None, max_length=1000)
+    dry_run: bool = Field(default=False, strict=True, description="Only say which they are.")
+    cursor: str | None = Field(
+        default=None, pattern=r"^[0-9]{1,18}$", description="The `next` of the page before."
+    )
+
+    @field_validator("states")
+    @classmethod
+    def _have_ended(cls, states: list[JobState]) -> list[JobState]:
+        if not set(states) <= set(ENDED):
+            raise ValueError(f"expected states among {', '.join(ENDED)}")
+        return states
 
 
 def job_row(fleet: Fleet, key: str) -> JobRow:
@@ -73,8 +107,17 @@ def job_row(fleet: Fleet, key: str) -> JobRow:
     for row in fleet.ledger.jobs(key):
         return row
     raise Problem(
-        404, "No such job", f"there is no job {key}.", remedy="GET /api/v1/jobs lists them."
+        404,
+        "No such job",
+        f"there is no job {key}.",
+        remedy="GET /api/v1/jobs lists them.",
+        type=kind_of(NotFound),
     )
+
+
+def job_handle(fleet: Fleet, key: str) -> LedgerJob:
+    """The job with this key as commands handle it, or the problem that there is none."""
+    return LedgerJob(found_row(fleet.app, fleet.ledger, job_row(fleet, key)))
 
 
 @dataclass(frozen=True)
@@ -108,7 +151,7 @@ class Submissions:
     def put(self, sent: Sent, place: Location, source: Source | None) -> tuple[JobRow, bool]:
         """The job, and whether it is new."""
         body = sent.body
-        job, is_new = self._fleet.submit(
+        key, is_new = self._fleet.submit(
             self._admission.pipeline(body.pipeline),
             place,
             self._admission.params(body.params),
@@ -116,7 +159,6 @@ class Submissions:
             not_before_ms=body.not_before_ms,
             source=source,
         )
-        key = job.key
         if sent.idempotency_key is not None:
             forgotten = self._noted(sent)
             if forgotten is not None and self._fleet.ledger.jobs(forgotten):
@@ -198,24 +240,29 @@ def _changes(fleet: Fleet) -> APIRouter:
     @router.post("/jobs/{key}/cancel", operation_id="cancelJob", responses=documented(404, 409))
     def cancel(key: JobKey) -> JobDocument:
         """Cancel a job: workers stop its running tasks, and what is done stays done."""
-        job_row(fleet, key)
-        fleet.ledger.cancel(key, reason="cancelled on request")
-        row = job_row(fleet, key)
-        if row.state is not JobState.CANCELLED:
-            raise Problem(
-                409,
-                "The job has ended",
-                f"job {key[:10]} is {row.state} and cannot be cancelled.",
-                remedy="Only a job that has not ended can.",
-            )
-        return JobDocument.of(row)
+        try:
+            return job_handle(fleet, key).cancel()
+        except UsageError as e:
+            kind = kind_of(UsageError)
+            raise Problem(409, "The job has ended", e.message, remedy=e.remedy, type=kind) from e
 
     @router.post("/jobs/{key}/retry", operation_id="retryJob", responses=documented(400, 404, 413))
     def retry(key: JobKey, body: Retry | None = None) -> Retried:
         """Give failed or cancelled tasks of a job a fresh set of attempts."""
-        job_row(fleet, key)
-        put_back = fleet.ledger.retry(key, None if body is None else body.tasks)
+        asked, row = body or Retry(), job_row(fleet, key)
+        if asked.tasks is not None:
+            put_back = fleet.ledger.retry(key, asked.tasks)
+        elif asked.fresh and not asked.names:
+            fleet.start_over(row.job)
+            put_back = job_row(fleet, key).total()
+        else:
+            put_back = job_handle(fleet, key).retry(asked.names, fresh=asked.fresh)
         return Retried(put_back=put_back, job=JobDocument.of(job_row(fleet, key)))
+
+    @router.post("/prune", operation_id="pruneJobs", responses=documented(400, 413))
+    def prune(body: Prune) -> PrunedPage:
+        """Forget jobs that ended long ago; their receipts, artifacts and outputs stay."""
+        return LedgerFleet(fleet).prune(**body.model_dump())
 
     return router
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from intermission.composition.fleet import Fleet
-from intermission.model import Limit
+from intermission.operations.documents import LimitDocument, LimitList
+from intermission.operations.fleet_api import LedgerFleet
 from intermission.web.api.jobs import job_row
 from intermission.web.problems import Problem, documented
 
@@ -31,46 +31,32 @@ class Bounds(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     running: int | None = Field(
-        default=None, ge=1, le=RUNNING_MAX, description="So many at a time."
+        default=None, strict=True, ge=1, le=RUNNING_MAX, description="So many at a time."
     )
     per_minute: float | None = Field(
-        default=None, ge=0.01, le=PER_MINUTE_MAX, description="So many begun in a minute."
+        default=None,
+        strict=True,
+        ge=0.01,
+        le=PER_MINUTE_MAX,
+        description="So many begun in a minute.",
     )
-
-
-class LimitDocument(BaseModel):
-    """A limit. Where `paused`, nothing begins, whatever the bounds are."""
-
-    name: str
-    running: int | None
-    per_minute: float | None
-    paused: bool
-
-
-class LimitList(BaseModel):
-    """Every limit, by name."""
-
-    limits: list[LimitDocument]
 
 
 def limits_router(fleet: Fleet) -> APIRouter:
     router = APIRouter(tags=["limits"])
+    jobs = LedgerFleet(fleet)
 
-    def known(name: str) -> Limit:
-        """The limit of this name, which may bound nothing; raises `Problem` for no such job."""
+    def checked(name: str) -> str:
+        """The name itself; raises `Problem` for that of a job that is not there."""
         kind, _, key = name.partition(":")
         if kind == "job":
             job_row(fleet, key)
-        return next((one for one in fleet.ledger.limits() if one.name == name), Limit(name))
-
-    def kept(limit: Limit) -> LimitDocument:
-        fleet.ledger.limit(limit)
-        return LimitDocument(**asdict(limit))
+        return name
 
     @router.get("/limits", operation_id="listLimits")
     def limits() -> LimitList:
         """List the limits that are set, and what is paused."""
-        return LimitList(limits=[LimitDocument(**asdict(one)) for one in fleet.ledger.limits()])
+        return LimitList(limits=jobs.limits())
 
     @router.put("/limits/{name}", operation_id="setLimit", responses=documented(400, 404, 413))
     def set_limit(name: Name, body: Bounds) -> LimitDocument:
@@ -82,22 +68,29 @@ def limits_router(fleet: Fleet) -> APIRouter:
                 "expected running, per_minute or both; found neither.",
                 remedy=f"DELETE /api/v1/limits/{name} removes the limit.",
             )
-        return kept(replace(known(name), running=body.running, per_minute=body.per_minute))
+        return jobs.set_limit(checked(name), body.running, body.per_minute)
 
     @router.delete("/limits/{name}", operation_id="removeLimit", status_code=204)
-    def remove_limit(name: Name) -> Response:
-        """Remove the bounds under a name; what was paused goes on. Without any it is no error."""
-        fleet.ledger.limit(Limit(name))
+    def remove_limit(
+        name: Name,
+        keep_pause: Annotated[
+            bool, Query(description="What is paused stays paused; else it goes on.")
+        ] = False,
+    ) -> Response:
+        """Remove the bounds under a name. Without any it is no error."""
+        jobs.set_limit(name, None, None)
+        if not keep_pause:
+            jobs.set_paused(name, False)
         return Response(status_code=204)
 
     @router.post("/limits/{name}/pause", operation_id="pause", responses=documented(404))
     def pause(name: Name) -> LimitDocument:
         """Begin no more tasks under a name; those that run go on."""
-        return kept(replace(known(name), paused=True))
+        return jobs.set_paused(checked(name), True)
 
     @router.post("/limits/{name}/resume", operation_id="resume", responses=documented(404))
     def resume(name: Name) -> LimitDocument:
         """Begin tasks under a name again. One that was not paused stays as it is."""
-        return kept(replace(known(name), paused=False))
+        return jobs.set_paused(checked(name), False)
 
     return router

@@ -8,11 +8,28 @@ from fastapi import APIRouter, Path, Query
 
 from intermission.composition.fleet import Fleet
 from intermission.model import TaskState
-from intermission.operations.documents import GroupDocument, GroupList, TaskDocument, TaskPage
-from intermission.operations.rendition_progress import group_fields, groups_of
-from intermission.web.api.jobs import JobKey, job_row
+from intermission.operations.documents import (
+    GroupList,
+    LogDocument,
+    TaskDetails,
+    TaskDocument,
+    TaskPage,
+    WhyDocument,
+)
+from intermission.web.api.jobs import JobKey, job_handle, job_row
 from intermission.web.api.paging import NUMBER_MAX, Cursor, Limit, page
 from intermission.web.problems import Problem, documented
+
+LOG_MAX_BYTES = 16 * 1024**2
+
+Name = Annotated[
+    str,
+    Query(
+        min_length=1,
+        max_length=300,
+        description="A step, a chunk such as `count[7]`, or the beginning of the task's key.",
+    ),
+]
 
 
 def tasks_router(fleet: Fleet) -> APIRouter:
@@ -49,11 +66,28 @@ def tasks_router(fleet: Fleet) -> APIRouter:
             remedy="GET /api/v1/jobs/{key}/tasks lists them.",
         )
 
+    @router.get("/jobs/{key}/task", operation_id="findTask")
+    def named_task(key: JobKey, name: Name) -> TaskDetails:
+        """Show all there is to know of a task, found by its name."""
+        return job_handle(fleet, key).details(name)
+
+    @router.get("/jobs/{key}/task/why", operation_id="whyTask")
+    def why(key: JobKey, name: Name) -> WhyDocument:
+        """Say in one line why a task ran, was reused, or has not run."""
+        return job_handle(fleet, key).why(name)
+
+    @router.get("/jobs/{key}/task/log", operation_id="taskLog")
+    def log(
+        key: JobKey,
+        name: Name,
+        attempt: Annotated[int | None, Query(ge=1, le=NUMBER_MAX)] = None,
+    ) -> LogDocument:
+        """Show what a task wrote on this server's machine or storage: the end, if it is long."""
+        return job_handle(fleet, key).log(name, attempt, max_bytes=LOG_MAX_BYTES)
+
     @router.get("/jobs/{key}/groups", operation_id="listGroups")
     def groups(key: JobKey) -> GroupList:
         """Show how far a job is in each of its groups, such as the renditions of a video."""
-        job = job_row(fleet, key).job
-        found = groups_of(fleet.ledger, job)
-        return GroupList(groups=[GroupDocument(**group_fields(group)) for group in found])
+        return GroupList(groups=job_handle(fleet, key).groups())
 
     return router

@@ -1,0 +1,109 @@
+"""The JSON API of a server, as commands call it: JSON in, JSON out, and files sent as they are.
+
+What the documents mean is known to the callers. A call whose answer is lost is made again: every
+call but the making of a key has the same effect however often it comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from intermission.backends.http.client import LEDGER, PATIENCE_S, STORE, server
+from intermission.errors import EnvironmentFault, LedgerError, fault_from_os
+
+API = "/api/v1"
+_BLOCK_BYTES = 1024**2
+
+
+class ApiClient:
+    """One server, asked with one secret. For any thread."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url = url
+        self._server = server(url, key)
+
+    def ask(
+        self,
+        doing: str,
+        verb: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> Any:
+        """The answer. `doing` completes "... failed"; what is None in a query is left out."""
+        return self.ask_status(doing, verb, path, body, query=query, patience_s=patience_s)[1]
+
+    def ask_status(
+        self,
+        doing: str,
+        verb: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> tuple[int, Any]:
+        """The status too."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        try:
+            asked = f"?{urlencode(given, doseq=True)}" if given else ""
+            sent = b"" if body is None else json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError as e:  # half of a surrogate pair, as in a name that is not UTF-8
+            raise LedgerError(
+                f"{doing} failed: it holds text that is not UTF-8.",
+                remedy="Rename the file whose name it is, and run the same command again.",
+            ) from e
+        return self._server.call(
+            doing,
+            verb,
+            API + path + asked,
+            lambda response: (response.status_code, json.loads(response.read() or b"null")),
+            faults=LEDGER,
+            body=sent,
+            headers={"Content-Type": "application/json", **(headers or {})},
+            patience_s=patience_s,
+        )
+
+    def send_file(
+        self, doing: str, path: str, file: Path, *, query: Mapping[str, str] | None = None
+    ) -> Any:
+        """Put a file; what the server answers."""
+        try:
+            with file.open("rb") as opened:
+                sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+                size_bytes = os.fstat(opened.fileno()).st_size
+            return self._server.call(
+                doing,
+                "PUT",
+                API + path + (f"?{urlencode(query)}" if query else ""),
+                lambda response: json.loads(response.read()),
+                faults=STORE,
+                body=lambda: _blocks(file),
+                headers={
+                    "Content-Type": "application/octet-stream",
+                    "Content-Length": str(size_bytes),
+                    "X-Content-SHA256": sha256,
+                },
+            )
+        except OSError as e:
+            raise fault_from_os(e, doing, EnvironmentFault, where=file) from e
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
