@@ -23,15 +23,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from judging import require
 
 from intermission import __version__
-from intermission.backends.http.ledger import HttpLedger
+from intermission.backends.http.work_client import WorkClient
 from intermission.composition.ledgers import shared_ledger
-from intermission.model import Completion, Heartbeat, Job, Lease
+from intermission.model import Completion, Heartbeat, Job, Lease, Source
 from intermission.ports.ledger import Ledger
 from intermission.settings import Settings
 from intermission.testing.jobs import chunks, completion, fan_job, submit
@@ -170,7 +171,8 @@ def _open(folder: Path) -> Ledger:
 
 def _fill(folder: Path) -> Job:
     ledger = _open(folder)
-    job = submit(ledger, fan_job(key="b" * 40))
+    source = Source((folder / "source.mp4").as_uri(), "b" * 40, 1)
+    job = submit(ledger, replace(fan_job(key="b" * 40), source=source))
     (plan,) = ledger.claim("bench", 1, lease_ttl_s=TTL_S)
     ledger.complete([completion(ledger, job, plan, chunks(TASKS))])
     ledger.close()
@@ -179,7 +181,7 @@ def _fill(folder: Path) -> Job:
 
 def _load(how: str, url: str) -> None:
     """Work at a steady pace until killed: every call in its own slice of a second."""
-    ledger = HttpLedger(url, _register(url)) if how == "over HTTP" else _open(Path())
+    ledger = WorkClient(url, _register(url)) if how == "over HTTP" else _open(Path())
     machines = [ledger.claim("bench", SLOTS, lease_ttl_s=TTL_S) for _ in range(WORKERS)]
     print("ready", flush=True)
     began_s, short = time.monotonic(), list[Lease]()
@@ -192,7 +194,10 @@ def _load(how: str, url: str) -> None:
         ledger.renew("bench", heartbeats, lease_ttl_s=TTL_S)
         if turn % (WORKERS // SHORT_PER_S):
             continue
-        ledger.complete([Completion(one.task_id, one.fence, "1") for one in short])
+        if isinstance(ledger, WorkClient):
+            ledger.complete([(one.task_id, one.fence, "1", ()) for one in short])
+        else:
+            ledger.complete([Completion(one.task_id, one.fence, "1") for one in short])
         short = ledger.claim("bench", 1, lease_ttl_s=TTL_S)
 
 

@@ -75,7 +75,7 @@ def test_a_server_submits_what_appears_in_a_folder(fleet: Cli) -> None:
     until(lambda: states(fleet).get("b.txt") is JobState.DONE)
     said = stop(fleet, server)
     assert "watch of in works again" in said
-    assert said.count("b.txt: submitted to letters") == 1
+    assert said.count("b.txt: submitted as job") == 1
 
 
 def test_killed_at_any_instant_it_submits_once(fleet: Cli) -> None:

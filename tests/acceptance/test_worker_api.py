@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,18 @@ import httpx
 import pytest
 
 from intermission import __version__
-from intermission.backends.http import rpc_schema
-from intermission.backends.http.ledger import HttpLedger
 from intermission.backends.http.registration import beating, register
 from intermission.backends.http.work_client import WorkClient
 from intermission.backends.registry.sqlite import SqliteRegistry
+from intermission.engine.lease_renewer import MARGIN
 from intermission.errors import LedgerError, LedgerRefused
-from intermission.model import Failure, Job, JobState
+from intermission.model import Failure, Heartbeat, Job
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import line_job, submit
 from servers.fault_proxy import LOST_REPLY, FaultProxy, answer
 from servers.worker_api import ADMIN, Bench, Served, problem, served_in, serving
 
 TTL_S = 60.0
-LEDGER = "/api/v1/worker/ledger"
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +48,6 @@ ADMIN_ONLY = [
     ("POST", "/api/v1/workers/box-1/rotate"),
     ("DELETE", "/api/v1/workers/box-1"),
 ]
-OPERATORS = [
-    *[("POST", f"{LEDGER}/{name}") for name in rpc_schema.METHODS],
-    ("GET", "/api/v1/worker/jobs/job/store"),
-    ("POST", "/api/v1/worker/jobs/job/store"),
-    ("GET", "/api/v1/worker/jobs/job/store/a"),
-    ("PUT", "/api/v1/worker/jobs/job/outputs/a"),
-    ("DELETE", "/api/v1/worker/jobs/job/store/a"),
-]
 CALLS = ["claim", "renew", "complete", "fail", "release", "cancelled", "defer", "heartbeat"]
 WORKERS_TOO = [
     *[("POST", f"/api/v1/worker/{name}") for name in CALLS],
@@ -69,7 +58,7 @@ LOOK = "/api/v1/worker/cancelled"
 NOTHING = {"leases": []}
 
 
-@pytest.mark.parametrize(("method", "path"), [*ADMIN_ONLY, *OPERATORS, *WORKERS_TOO])
+@pytest.mark.parametrize(("method", "path"), [*ADMIN_ONLY, *WORKERS_TOO])
 def test_strangers_are_turned_away(served: Served, method: str, path: str) -> None:
     missing = served.call(method, path)
     problem(missing, 401)
@@ -80,7 +69,7 @@ def test_strangers_are_turned_away(served: Served, method: str, path: str) -> No
     problem(served.call(method, path, forged), 403 if (method, path) in ADMIN_ONLY else 401)
 
 
-@pytest.mark.parametrize(("method", "path"), [*ADMIN_ONLY, *OPERATORS])
+@pytest.mark.parametrize(("method", "path"), ADMIN_ONLY)
 def test_a_worker_is_no_administrator(served: Served, method: str, path: str) -> None:
     _, key = served.register()
     problem(served.call(method, path, key), 403)
@@ -92,19 +81,6 @@ def test_without_a_secret_nobody_is_an_administrator(tmp_path: Path) -> None:
         for given in ("Bearer", "Bearer x", f"Bearer {ADMIN}", ""):
             answer = httpx.post(f"{url}/api/v1/workers", headers={"Authorization": given})
             assert "INTERMISSION_ADMIN_SECRET" in problem(answer, 503)["remedy"]
-        # What the public API of such a server offers to everybody, and no more.
-        with closing(HttpLedger(url, "", patience_s=0)) as anybody:
-            submit(Bench(tmp_path / "fleet").ledger, made := line_job())
-            assert [row.job for row in anybody.jobs()] == [made]
-            assert anybody.cancel(made.key, reason="no")
-            for act in (
-                lambda: anybody.submit(made, []),
-                lambda: anybody.claim("w", 1, lease_ttl_s=TTL_S),
-                lambda: anybody.delete(made.key),
-                lambda: anybody.mark(made.key, JobState.RUNNING),
-            ):
-                with pytest.raises(LedgerRefused, match="no key"):
-                    act()
     registry.close()
 
 
@@ -312,32 +288,39 @@ def test_calls_whose_answers_are_lost_take_effect_once(served: Served) -> None:
 
 
 def test_a_refusal_is_not_asked_again_and_silence_not_for_ever(served: Served) -> None:
+    _, key = served.register()
     with FaultProxy(served.url.removeprefix("http://")).running() as proxy:
-        refused = HttpLedger(proxy.url, "imw_12345678_" + "a" * 43)
+        refused = WorkClient(proxy.url, "imw_12345678_" + "a" * 43)
         with pytest.raises(LedgerRefused, match="no worker has it"):
-            refused.jobs()
+            refused.claim("w", 1, lease_ttl_s=TTL_S)
         assert len(proxy.requests) == 1
         proxy.arm(answer(503), times=1000)
-        ledger = HttpLedger(proxy.url, ADMIN, patience_s=0.5)
+        client = WorkClient(proxy.url, key, patience_s=0.5)
         with pytest.raises(LedgerError, match=r"no usable answer for 0\.5 s") as caught:
-            ledger.jobs()
+            client.claim("w", 1, lease_ttl_s=TTL_S)
         assert caught.value.remedy
         assert len(proxy.requests) > 2
     with pytest.raises(LedgerError, match="no usable answer"):
-        HttpLedger(proxy.url, ADMIN, patience_s=0.2).jobs()
+        WorkClient(proxy.url, key, patience_s=0.2).claim("w", 1, lease_ttl_s=TTL_S)
 
 
-def test_text_that_no_json_can_hold_is_a_ledger_error(served: Served) -> None:
-    with pytest.raises(LedgerError, match="not UTF-8"):
-        HttpLedger(served.url, ADMIN).fail([Failure(1, 1, "Broken", "no file \udcff.mp4")])
+def test_a_renewal_that_a_server_leaves_unanswered_fails_long_before_its_lease_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So the work can still be ended in time."""
+    asked: list[tuple[float, float]] = []
+    client = WorkClient("http://127.0.0.1:9", "key")
 
+    def call(*_: Any, patience_s: float, timeout_s: float, **__: Any) -> Any:
+        asked.append((patience_s, timeout_s))
+        raise LedgerError("no usable answer.")
 
-def test_an_unknown_step_is_not_found(served: Served) -> None:
-    submit(served.bench.ledger, line_job())
-    body = {"job_key": "job", "step": "nothing"}
-    problem(served.call("POST", f"{LEDGER}/tasks", ADMIN, body), 404)
-    assert served.call("POST", f"{LEDGER}/outputs", ADMIN, body).json() == {"answer": []}
-    assert served.call("POST", f"{LEDGER}/nothing", ADMIN).status_code == 404
+    monkeypatch.setattr(client._server, "call", call)
+    for lease_ttl_s in (60.0, 600.0):
+        with pytest.raises(LedgerError):
+            client.renew("w1", [Heartbeat(1, 1)], lease_ttl_s=lease_ttl_s)
+        patience_s, timeout_s = asked[-1]
+        assert patience_s + timeout_s <= lease_ttl_s * MARGIN
 
 
 def test_the_digest_of_a_key_is_all_that_is_kept(served: Served) -> None:

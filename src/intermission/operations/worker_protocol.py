@@ -3,6 +3,6 @@
 The worker's client owns them, and the server's endpoints get them here: one set for both sides.
 """
 
-from intermission.backends.http import rpc_schema, work_schema
+from intermission.backends.http import work_schema
 
-__all__ = ["rpc_schema", "work_schema"]
+__all__ = ["work_schema"]

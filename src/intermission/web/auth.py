@@ -19,7 +19,7 @@ from starlette.requests import Request
 
 from intermission import __version__
 from intermission.operations.worker_keys import KeyRefused, WorkerKeys, WorkerRow
-from intermission.operations.worker_protocol import rpc_schema
+from intermission.operations.worker_protocol import work_schema as wire
 from intermission.web.problems import Problem
 
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
@@ -90,7 +90,7 @@ class Keys:
 
     def caller(self, request: Request) -> Caller:
         """A worker or the administrator; raises `Problem` for anybody else."""
-        check_version(request.headers.get(rpc_schema.VERSION_HEADER))
+        check_version(request.headers.get(wire.PROGRAM_HEADER))
         given = _bearer(request)
         if given is None:
             raise Problem(
@@ -108,23 +108,6 @@ class Keys:
         except KeyRefused as e:
             raise Problem(401, e.title, str(e), remedy=e.remedy, headers=_CHALLENGE) from e
         return Caller(worker, worker.lease_secret)
-
-    def visitor(self, request: Request) -> bool:
-        """Anybody, where the server has no secret and so answers to this machine alone."""
-        if self._secret or _bearer(request) is not None:
-            return False
-        check_version(request.headers.get(rpc_schema.VERSION_HEADER))
-        return True
-
-    def operator(self, request: Request) -> None:
-        """A command of the administrator; raises `Problem` for anybody else."""
-        if self.caller(request).worker is not None:
-            raise Problem(
-                403,
-                "Not for workers",
-                "this needs the admin secret, and what was sent is a worker's key.",
-                remedy="Send the secret that the server was started with.",
-            )
 
     def admin(self, request: Request) -> Caller:
         """The administrator alone."""

@@ -30,7 +30,7 @@ from intermission.errors import (
     UsageError,
     WorkspaceBusy,
 )
-from intermission.operations.worker_protocol import rpc_schema
+from intermission.operations.worker_protocol import work_schema as wire
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -113,7 +113,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def kind_of(error: type[IntermissionError]) -> str:
     """The `type` of a problem that is an error of ours."""
-    return rpc_schema.PROBLEM_PREFIX + error.__name__
+    return wire.PROBLEM_PREFIX + error.__name__
 
 
 def problem_of(error: IntermissionError) -> Problem:

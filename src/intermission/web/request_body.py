@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from intermission.operations.worker_protocol import rpc_schema
+from intermission.operations.worker_protocol import work_schema as wire
 from intermission.web.problems import Problem
 
-C = TypeVar("C", bound=rpc_schema.Call)
+C = TypeVar("C", bound=wire.Call)
 
 KEEP_S = 120.0
 KEEP_MAX_BYTES = 64 * 1024**2
@@ -44,9 +44,9 @@ def declared_bytes(request: Request) -> int:
 def parse(shape: type[C], body: bytes) -> C:
     """A call, read strictly."""
     try:
-        return rpc_schema.read_call(shape, body)
+        return wire.read_call(shape, body)
     except (ValueError, RecursionError) as e:
-        reason = rpc_schema.explain(e) if isinstance(e, ValueError) else "it is nested too deeply"
+        reason = wire.explain(e) if isinstance(e, ValueError) else "it is nested too deeply"
         raise Problem(
             422,
             "The call does not fit",
@@ -66,6 +66,26 @@ def too_large(max_bytes: int) -> Problem:
 
 def cut() -> Problem:
     return Problem(400, "The body was cut", "the caller went away.", remedy="Send it again.")
+
+
+def json_body(shape: type[wire.Call]) -> dict[str, Any]:
+    """The description of an endpoint's body, which it reads by itself to be strict."""
+    schema = inlined(shape.model_json_schema())
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema without references: its definitions would be looked for in the whole document."""
+    known = schema.pop("$defs", {})
+
+    def fill(part: Any) -> Any:
+        if isinstance(part, dict):
+            if "$ref" in part:
+                return fill(known[part["$ref"].rsplit("/", 1)[-1]])
+            return {name: fill(value) for name, value in part.items()}
+        return [fill(value) for value in part] if isinstance(part, list) else part
+
+    return fill(schema)
 
 
 class Repeats:

@@ -1,4 +1,4 @@
-"""The worker API: registration, keys, heartbeats, the ledger and the files of jobs.
+"""The worker API: registration, keys, heartbeats, and the calls about tasks.
 
 Whoever has the admin secret registers workers and gets their keys, once each. A key opens what a
 supervisor needs. Heartbeats feed the view of the fleet; they decide no lease.
@@ -6,6 +6,7 @@ supervisor needs. Heartbeats feed the view of the fleet; they decide no lease.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from enum import Enum
 from typing import Any
@@ -18,14 +19,12 @@ from starlette.responses import JSONResponse, Response
 
 from intermission import __version__
 from intermission.composition.fleet import Fleet
-from intermission.operations.remote_work import RemoteWork
+from intermission.operations.remote_work import ARTIFACT_MAX_BYTES, RemoteWork
 from intermission.operations.worker_keys import NewKey, Registry, WorkerKeys
-from intermission.operations.worker_protocol import rpc_schema
+from intermission.operations.worker_protocol import work_schema as wire
 from intermission.web.auth import Keys, check_version
 from intermission.web.problems import Problem, documented
-from intermission.web.request_body import parse, read_body
-from intermission.web.worker_ledger import add_ledger, json_body
-from intermission.web.worker_store import OBJECT_MAX_BYTES, add_files
+from intermission.web.request_body import json_body, parse, read_body
 from intermission.web.worker_tasks import add_tasks
 
 API = "/api/v1"
@@ -52,15 +51,13 @@ class Welcome(BaseModel):
 
 
 def worker_router(
-    fleet: Fleet, registry: Registry, *, object_max_bytes: int = OBJECT_MAX_BYTES
+    fleet: Fleet, registry: Registry, *, object_max_bytes: int = ARTIFACT_MAX_BYTES
 ) -> APIRouter:
     """Everything a worker calls, and what makes one."""
     workers = WorkerKeys(registry, fleet.app.clock)
     keys = Keys(workers, fleet.settings.admin_secret)
     router = APIRouter()
     add_tasks(router, RemoteWork(fleet, artifact_max_bytes=object_max_bytes), keys)
-    add_ledger(router, fleet, keys)
-    add_files(router, fleet, keys, max_bytes=object_max_bytes)
     _add_registration(router, workers, keys)
     _add_keys(router, workers, keys)
     _add_heartbeats(router, workers, keys)
@@ -75,13 +72,13 @@ def _add_registration(router: APIRouter, workers: WorkerKeys, keys: Keys) -> Non
         status_code=201,
         response_model=KeyDocument,
         responses=_PROBLEMS,
-        openapi_extra=json_body(rpc_schema.Registration),
+        openapi_extra=json_body(wire.Registration),
     )
     async def register(request: Request) -> Response:
         """Register a worker. The answer has its key, which is shown only once."""
 
         def act(body: bytes) -> NewKey:
-            asked = parse(rpc_schema.Registration, body)
+            asked = parse(wire.Registration, body)
             _check_size("can", asked.can)
             _check_size("metadata", asked.metadata)
             check_version(asked.version)
@@ -106,13 +103,13 @@ def _add_keys(router: APIRouter, workers: WorkerKeys, keys: Keys) -> None:
         status_code=201,
         response_model=KeyDocument,
         responses=_PROBLEMS | documented(404),
-        openapi_extra=json_body(rpc_schema.Rotation),
+        openapi_extra=json_body(wire.Rotation),
     )
     async def rotate(request: Request, id: str = _Id) -> Response:
         """Give a worker a new key. Those it has end after `keep_s`, at once by default."""
 
         def act(body: bytes) -> NewKey:
-            asked = parse(rpc_schema.Rotation, body or b"{}")
+            asked = parse(wire.Rotation, body or b"{}")
             return workers.rotate(id, keep_s=asked.keep_s, expires_s=asked.expires_s)
 
         keys.admin(request)
@@ -135,12 +132,12 @@ def _add_keys(router: APIRouter, workers: WorkerKeys, keys: Keys) -> None:
 
 def _add_heartbeats(router: APIRouter, workers: WorkerKeys, keys: Keys) -> None:
     @router.post(
-        f"{rpc_schema.API}/heartbeat",
+        f"{wire.API}/heartbeat",
         tags=_TAGS,
         operation_id="workerHeartbeat",
         response_model=Welcome,
         responses=_PROBLEMS,
-        openapi_extra=json_body(rpc_schema.WorkerHeartbeat),
+        openapi_extra=json_body(wire.WorkerHeartbeat),
     )
     async def heartbeat(request: Request) -> Response:
         """A worker's sign of life, with how many of its slots are at work."""
@@ -154,11 +151,11 @@ def _add_heartbeats(router: APIRouter, workers: WorkerKeys, keys: Keys) -> None:
                     "a heartbeat is a worker's.",
                     remedy="Send it with the worker's key.",
                 )
-            asked = parse(rpc_schema.WorkerHeartbeat, body)
+            asked = parse(wire.WorkerHeartbeat, body)
             check_version(asked.version)
             how = {"slots": asked.slots, "busy": asked.busy}
             workers.seen(worker.id, **how, version=asked.version)
-            return Welcome(id=worker.id, next_s=rpc_schema.HEARTBEAT_EVERY_S, version=__version__)
+            return Welcome(id=worker.id, next_s=wire.HEARTBEAT_EVERY_S, version=__version__)
 
         body = await read_body(request, REGISTRATION_MAX_BYTES)
         answer = await to_thread.run_sync(act, body)
@@ -170,10 +167,11 @@ def _created(key: NewKey) -> Response:
 
 
 def _check_size(name: str, value: Any) -> None:
-    if (found := rpc_schema.size_of(value)) > rpc_schema.METADATA_MAX_BYTES:
+    found = len(json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass"))
+    if found > wire.METADATA_MAX_BYTES:
         raise Problem(
             413,
             f"Too much {name}",
-            f"{name} has {found} bytes of JSON; the limit is {rpc_schema.METADATA_MAX_BYTES}.",
-            remedy="Say less of the worker.",
+            f"{name} has {found} bytes of JSON; the limit is {wire.METADATA_MAX_BYTES}.",
+            remedy=f"Send at most {wire.METADATA_MAX_BYTES} bytes of JSON.",
         )

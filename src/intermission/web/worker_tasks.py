@@ -21,14 +21,14 @@ from starlette.responses import Response
 
 from intermission.operations.held_tasks import NoLease, Worker
 from intermission.operations.remote_work import RemoteWork
-from intermission.operations.worker_protocol import rpc_schema
 from intermission.operations.worker_protocol import work_schema as wire
 from intermission.web.auth import Keys
 from intermission.web.problems import Problem, documented
-from intermission.web.request_body import Repeats, declared_bytes, parse, read_body
+from intermission.web.request_body import Repeats, declared_bytes, json_body, parse, read_body
 from intermission.web.transfer import SHA256_HEADER, received, sent
-from intermission.web.worker_ledger import SMALL_BYTES, json_body
 
+SMALL_BYTES = 64 * 1024
+"""A body up to this size is read before anybody asks whose it is."""
 AT_ONCE = 8
 """Calls at a time that wait for the ledger or the disk."""
 _TAGS: list[str | Enum] = ["worker"]
@@ -40,7 +40,7 @@ _LEASE: dict[str, Any] = {
     "description": "The token of the lease.",
     "schema": {"type": "string", "minLength": 1, "maxLength": wire.TOKEN_MAX},
 }
-_CALLS: tuple[tuple[str, type[rpc_schema.Call], type[wire.Answer], str], ...] = (
+_CALLS: tuple[tuple[str, type[wire.Call], type[wire.Answer], str], ...] = (
     (wire.CLAIM, wire.Claim, wire.Claimed, "Take tasks: leases, each with its token."),
     (wire.RENEW, wire.Renew, wire.Renewed, "Keep leases, and say how far their tasks are."),
     (wire.COMPLETE, wire.Complete, wire.Completed, "End tasks well: the server writes receipts."),
@@ -78,7 +78,7 @@ def add_tasks(router: APIRouter, work: RemoteWork, keys: Keys) -> None:
 def _endpoint(
     act: Callable[[Worker, Any], wire.Answer],
     name: str,
-    shape: type[rpc_schema.Call],
+    shape: type[wire.Call],
     keys: Keys,
     repeats: Repeats,
     threads: ThreadPoolExecutor,
@@ -90,7 +90,7 @@ def _endpoint(
         def answer() -> bytes:
             return act(worker, call).model_dump_json().encode()
 
-        repeat = request.headers.get(rpc_schema.CALL_HEADER, "")[:200]
+        repeat = request.headers.get(wire.CALL_HEADER, "")[:200]
         if not repeat:
             return answer()
         return repeats.once((worker.id, name, repeat, hashlib.sha256(body).digest()), answer)

@@ -2,8 +2,8 @@
 
 A call without a usable answer is repeated for a limited time, waiting longer each time and at
 least as long as the server asks for; a refusal of the key or of the program's version is raised
-at once. All ledgers and stores of a process that name the same server with the same key share
-one of these. It is never carried across a fork.
+at once. All that a process does at one server with one key shares one of these. It is never
+carried across a fork.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from intermission import __version__, errors
-from intermission.backends.http.rpc_schema import MISSING_HEADER, PROBLEM_PREFIX, VERSION_HEADER
+from intermission.backends.http.work_schema import PROBLEM_PREFIX, PROGRAM_HEADER
 from intermission.errors import (
-    AlreadyExists,
     ChangeRefused,
     CorruptArtifact,
     EnvironmentFault,
     IntermissionError,
     LedgerError,
     LedgerRefused,
-    NotFound,
     StoreError,
     StoreRefused,
     StoreUnavailable,
@@ -48,7 +46,6 @@ _DELAY_S = 0.1
 _DELAY_MAX_S = 5.0
 _REFUSED = frozenset({401, 403, 426})
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-_TAKEN = frozenset({409, 412})
 _UNACCEPTABLE = frozenset({400, 413, 422})
 
 
@@ -66,12 +63,6 @@ class Faults:
 LEDGER = Faults(LedgerError, LedgerRefused, LedgerError)
 WORK = Faults(LedgerError, LedgerRefused, LedgerError, ChangeRefused)
 STORE = Faults(StoreError, StoreRefused, StoreUnavailable)
-
-
-class Taken(AlreadyExists):
-    """A condition failed. It may have been our own write that was there, if we had to repeat it."""
-
-    was_repeated = False
 
 
 class Elsewhere(Exception):
@@ -92,7 +83,7 @@ class Server:
                 headers={
                     **({"Authorization": f"Bearer {key}"} if key else {}),
                     "User-Agent": f"intermission/{__version__}",
-                    VERSION_HEADER: __version__,
+                    PROGRAM_HEADER: __version__,
                 },
                 # Below what servers keep idle connections for, so that few are found closed.
                 limits=self._httpx.Limits(max_connections=64, keepalive_expiry=4.0),
@@ -120,7 +111,6 @@ class Server:
         before each try. Raises what `faults` names, and errors of ours that the server answered.
         """
         patience = _Patience(patience_s)
-        was_repeated = False
         while True:
             try:
                 given = headers() if callable(headers) else headers or {}
@@ -130,14 +120,11 @@ class Server:
                     response.read()
             except self._httpx.TransportError as e:
                 said, wait_s, remedy = f"{type(e).__name__}: {e}".rstrip(": "), 0.0, ""
-                unsent = (self._httpx.ConnectError, self._httpx.ConnectTimeout)
-                was_repeated |= not isinstance(e, unsent)
             else:
                 if response.status_code not in _PASSING:
-                    raise self._error(doing, response, faults, was_repeated)
+                    raise self._error(doing, response, faults)
                 said, wait_s = f"answered {_said(response)}", _retry_after_s(response)
                 remedy = str(_problem(response).get("remedy", ""))
-                was_repeated = True
             if not patience.wait(wait_s):
                 raise faults.unavailable(
                     f"{doing} failed: {self.url} gave no usable answer for {patience_s:g} s "
@@ -189,9 +176,7 @@ class Server:
         finally:
             response.close()
 
-    def _error(
-        self, doing: str, response: httpx.Response, faults: Faults, was_repeated: bool
-    ) -> IntermissionError:
+    def _error(self, doing: str, response: httpx.Response, faults: Faults) -> IntermissionError:
         problem = _problem(response)
         detail, remedy = str(problem.get("detail", "")), str(problem.get("remedy", ""))
         if response.status_code in _REFUSED:
@@ -203,14 +188,8 @@ class Server:
             return faults.unacceptable(
                 f"{doing} failed: {self.url} never takes this ({_said(response)}).", remedy=remedy
             )
-        if MISSING_HEADER in response.headers:
-            return NotFound(f"{doing} failed: there is no such object.")
         if problem.get("type") == PROBLEM_PREFIX + CorruptArtifact.__name__:
             return CorruptArtifact(detail, task_key="", key="", remedy=remedy)
-        if response.status_code in _TAKEN and not _names_another(problem):
-            taken = Taken(detail or f"{doing} failed: {_said(response)}.", remedy=remedy)
-            taken.was_repeated = was_repeated
-            return taken
         kind = _kind(problem)
         if kind is not None:
             return kind(detail, remedy=remedy)
@@ -281,11 +260,6 @@ def _said(response: httpx.Response) -> str:
     return f"{response.status_code} {response.reason_phrase}".rstrip() + (
         f": {detail}" if detail else ""
     )
-
-
-def _names_another(problem: Mapping[str, Any]) -> bool:
-    kind = _kind(problem)
-    return kind is not None and not issubclass(kind, AlreadyExists)
 
 
 def _kind(problem: Mapping[str, Any]) -> type[IntermissionError] | None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from intermission import __version__
-from intermission.backends.http import rpc_schema
+from intermission.backends.http import work_schema as wire
 from intermission.backends.http.client import LEDGER, server
 from intermission.errors import LedgerError
 
@@ -34,7 +34,7 @@ def register(
     expires_s: float | None = None,
 ) -> tuple[str, str]:
     """The id and the key of a new worker. The server shows the key only this once."""
-    asked = rpc_schema.Registration(
+    asked = wire.Registration(
         name=name,
         version=__version__,
         can=tuple(can),
@@ -57,11 +57,11 @@ def register(
 
 def heartbeat(url: str, key: str, *, slots: int, busy: int) -> None:
     """One sign of life. Raises `LedgerError`."""
-    said = rpc_schema.WorkerHeartbeat(version=__version__, slots=slots, busy=busy)
+    said = wire.WorkerHeartbeat(version=__version__, slots=slots, busy=busy)
     server(url, key).call(
         "the heartbeat",
         "POST",
-        f"{rpc_schema.API}/heartbeat",
+        f"{wire.API}/heartbeat",
         lambda response: response.read(),
         faults=LEDGER,
         body=said.model_dump_json().encode(),
@@ -77,7 +77,7 @@ def beating(
     key: str,
     load: Callable[[], tuple[int, int]],
     *,
-    every_s: float = rpc_schema.HEARTBEAT_EVERY_S,
+    every_s: float = wire.HEARTBEAT_EVERY_S,
 ) -> Generator[None, None, None]:
     """Heartbeats, now and then, from a thread beside the work; `load` is (slots, busy)."""
     end = threading.Event()

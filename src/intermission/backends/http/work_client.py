@@ -17,7 +17,6 @@ from pydantic import BaseModel, ValidationError
 
 from intermission.backends.http import work_schema as wire
 from intermission.backends.http.client import ANSWER_TIMEOUT_S, LEDGER, PATIENCE_S, WORK, server
-from intermission.backends.http.rpc_schema import CALL_HEADER, Call, explain
 from intermission.errors import ChangeRefused, LedgerError
 from intermission.model import (
     Edge,
@@ -138,7 +137,9 @@ class WorkClient:
                 documents.append(_done(token, result, files))
                 ends.append(None)
             except ValidationError as e:  # no server takes it, and the others need not wait
-                ends.append(wire.End(accepted=False, problem=f"it can't be sent: {explain(e)}."))
+                ends.append(
+                    wire.End(accepted=False, problem=f"it can't be sent: {wire.explain(e)}.")
+                )
         answers = iter([end for some in _by_size(documents) for end in self._complete(some)])
         return [next(answers) if end is None else end for end in ends]
 
@@ -249,7 +250,9 @@ class WorkClient:
         with self._lock:
             return [self._tokens.get(lease, "unknown") for lease in leases]
 
-    def _call(self, path: str, asked: Call, answer: type[A], *, within_s: float | None = None) -> A:
+    def _call(
+        self, path: str, asked: wire.Call, answer: type[A], *, within_s: float | None = None
+    ) -> A:
         """The answer. A repeat of a call whose answer was lost is answered as the first was."""
         return self._server.call(
             f"asking to {path.rsplit('/', 1)[-1]}",
@@ -258,7 +261,7 @@ class WorkClient:
             lambda response: _read(answer, response.read(), self.url),
             faults=WORK,
             body=asked.model_dump_json().encode(),
-            headers={"Content-Type": "application/json", CALL_HEADER: uuid4().hex},
+            headers={"Content-Type": "application/json", wire.CALL_HEADER: uuid4().hex},
             patience_s=self._patience_s if within_s is None else within_s,
             timeout_s=ANSWER_TIMEOUT_S if within_s is None else max(1.0, within_s),
         )

@@ -1,4 +1,4 @@
-"""The documents of the worker API: what a worker asks for, and what a server answers.
+"""What a worker and a server say to each other: headers, limits, and the documents of every call.
 
 Both ends take them from here, and `docs/reference/worker-api.md` describes them for workers in
 other languages. A request is read strictly, an answer leniently. No document grows with a plan or
@@ -7,14 +7,23 @@ with a fan-in: inputs come in pages, and a result that is not small is an artifa
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from intermission.backends.http.rpc_schema import API, Call, Label, Name, Number, Seconds
 from intermission.model import Reason
 
+API = "/api/v1/worker"
+PROGRAM_HEADER = "Intermission-Version"
+"""The version of the program that calls."""
+CALL_HEADER = "Idempotency-Key"
+PROBLEM_PREFIX = "urn:intermission:error:"
+"""What the `type` of a problem starts with; the name of an error class follows."""
+METADATA_MAX_BYTES = 10 * 1024
+HEARTBEAT_EVERY_S = 30
 LEASE_HEADER = "Intermission-Lease"
 """Carries the lease token of the task whose inputs, source or artifacts a call is about."""
 DIRECT_HEADER = "Intermission-Direct"
@@ -46,6 +55,10 @@ INPUTS, FILE, SOURCE = f"{API}/inputs", f"{API}/file", f"{API}/source"
 ARTIFACTS, CANCELLED = f"{API}/artifacts", f"{API}/cancelled"
 UPLOAD = f"{API}/upload"
 
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Label = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Number = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, le=366 * 24 * 3600)]
 Token = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Result = Annotated[str, Field(max_length=1024**2)]
@@ -57,6 +70,37 @@ LeaseSeconds = Annotated[float, Field(ge=0.5, le=3600)]
 def task_reason(code: str) -> TaskReason:
     """The code of a failure that counts as an attempt."""
     return next((one for one in get_args(TaskReason) if one == code), Reason.FAILED)
+
+
+class Call(BaseModel):
+    """What is asked: read strictly, a field that nobody knows or a number in quotes is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Registration(Call):
+    """What a new worker is."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+    version: Annotated[str, Field(max_length=64)]
+    can: Annotated[tuple[Label, ...], Field(max_length=100)] = ()
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    expires_s: Annotated[float, Field(gt=0, le=10 * 366 * 24 * 3600)] | None = None
+
+
+class Rotation(Call):
+    """A new key for a worker; `keep_s` is how long those it has go on working."""
+
+    keep_s: Annotated[float, Field(ge=0, le=30 * 24 * 3600)] = 0
+    expires_s: Annotated[float, Field(gt=0, le=10 * 366 * 24 * 3600)] | None = None
+
+
+class WorkerHeartbeat(Call):
+    """A worker's sign of life."""
+
+    version: Annotated[str, Field(max_length=64)]
+    slots: Annotated[int, Field(ge=0, le=100_000)]
+    busy: Annotated[int, Field(ge=0, le=100_000)]
 
 
 class Claim(Call):
@@ -272,3 +316,30 @@ class Uploaded(Answer):
     name: str
     size_bytes: int
     sha256: str
+
+
+C = TypeVar("C", bound=Call)
+
+_LONG_NUMBER = re.compile(rb"\d{19}")
+
+
+def read_call(shape: type[C], body: bytes) -> C:
+    """The call in these bytes. Raises `ValueError`, which says what does not fit."""
+    if _LONG_NUMBER.search(body):  # in a string, most often: hashes have such digits
+        json.loads(body, parse_int=_int64)
+    return shape.model_validate_json(body)
+
+
+def _int64(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**63:
+        raise ValueError("a number does not fit into 64 bits")
+    return number
+
+
+def explain(e: ValueError) -> str:
+    """What is wrong with a call, in a line, without repeating what may be a secret."""
+    if not isinstance(e, ValidationError):
+        return str(e) if not isinstance(e, json.JSONDecodeError) else "it is not JSON"
+    first = e.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]

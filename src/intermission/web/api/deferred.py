@@ -14,9 +14,8 @@ from intermission.composition.fleet import Fleet
 from intermission.errors import UsageError
 from intermission.operations.documents import FinishedDocument
 from intermission.operations.finish import DeferredTasks, NotWaiting, Outcome
-from intermission.operations.worker_protocol import rpc_schema
 from intermission.pipeline.context import RESULT_NAME
-from intermission.web.problems import Problem, documented
+from intermission.web.problems import Problem, documented, kind_of
 from intermission.web.transfer import SHA256_HEADER, received
 
 FILES = "/uploads/deferred"
@@ -140,5 +139,4 @@ def _answered(act: Callable[[], T]) -> T:
         return act()
     except NotWaiting as e:
         status, title = (409, "It no longer waits") if e.is_known else (404, "Nothing waits for it")
-        kind = rpc_schema.PROBLEM_PREFIX + UsageError.__name__
-        raise Problem(status, title, e.message, remedy=e.remedy, type=kind) from e
+        raise Problem(status, title, e.message, remedy=e.remedy, type=kind_of(UsageError)) from e
