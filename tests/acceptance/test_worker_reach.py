@@ -12,6 +12,7 @@ from intermission.composition.fleet import Fleet
 from intermission.composition.registries import open_registry
 from intermission.settings import Settings
 from intermission.web.app import create_app
+from intermission.web.worker_api import worker_router
 
 WORKER = "/api/v1/worker/"
 
@@ -23,9 +24,11 @@ def test_there_is_no_call_for_workers_but_those_that_are_described(tmp_path: Pat
         admin_secret=SecretStr("swordfish"),
     )
     with closing(open_registry(settings)) as registry:
-        app = create_app(Fleet(settings), registry)
-    routes = [route for route in app.routes if isinstance(route, APIRoute)]
-    there = {one.path.replace(":path", "") for one in routes if one.path.startswith(WORKER)}
+        fleet = Fleet(settings)
+        app = create_app(fleet, registry)
+        routes = worker_router(fleet, registry).routes
+    paths = [route.path for route in routes if isinstance(route, APIRoute)]
+    there = {path.replace(":path", "") for path in paths if path.startswith(WORKER)}
     described = {path for path in app.openapi()["paths"] if path.startswith(WORKER)}
     assert there == described
     assert len(there) == 13
