@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import pytest
 
+from intermission.backends.source_files import identify
 from intermission.backends.store.memory import MemoryStore
-from intermission.engine.source import identify
 from intermission.model import Job
 from intermission.testing.jobs import line_job, submit
 from servers.worker_api import Hands, Served, problem, served_in
