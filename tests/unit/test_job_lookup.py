@@ -9,7 +9,7 @@ import pytest
 from intermission.backends.ledger.sqlite import SqliteLedger
 from intermission.errors import UsageError
 from intermission.model import TaskRow
-from intermission.operations import Found, find_task
+from intermission.operations.job_lookup import Found, find_task
 from intermission.ports.ledger import PAGE
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import fan_job
