@@ -34,7 +34,7 @@ from intermission.model import (
 )
 from intermission.ports.ledger import task_with
 
-SWEEP_JOBS = 50
+SWEEP_JOBS = 20
 """So many active jobs are looked at again by each rescue, in case something was missed."""
 _OPENINGS_MIN = 32
 _CAPACITY_MAX = 2**31 - 1

@@ -293,8 +293,8 @@ BEGIN
 END
 $$;
 
--- One call per statement, however many tasks it changed. Tasks that became claimable ring the
--- notifier; equal rings of one transaction reach a listener once. The plan is kept from call to call,
+-- One call per statement, however many tasks it changed. Tasks that became claimable are told to the
+-- notifier; equal notices of one transaction reach a listener once. The plan is kept from call to call,
 -- and made when nobody knows how many tasks there will be: a nested loop would be made for one.
 CREATE FUNCTION intermission.tasks_changed() RETURNS trigger LANGUAGE plpgsql
 SET enable_nestloop = off AS $$
