@@ -114,7 +114,7 @@ def test_a_bucket_is_watched_by_a_command_and_by_a_server(fleet: Cli, s3: S3Serv
     until(lambda: set(states(fleet).values()) == {JobState.DONE})
     assert store.read("shouted/in/b/whole.txt") == b"EF!GH!"
     said = stop(fleet, server)
-    assert said.count("submitted to letters") == 1, "outputs and known objects are left alone"
+    assert said.count("submitted as job") == 1, "outputs and known objects are left alone"
     assert len(states(fleet)) == 2
 
 

@@ -12,7 +12,7 @@ from intermission.cli.options import AsJson, LedgerUrl, ServerUrl, Verbose, open
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from intermission.operations.workers import SeenWorker
+    from intermission.operations.documents import WorkerDocument
 
 
 def workers(
@@ -60,19 +60,18 @@ def workers(
         say(f"worker {rotate} has a new key; it is not shown again")
         print(key)
     else:
-        seen, refused = list_workers(settings)
+        listed = list_workers(settings)
         if as_json:
-            told = {"workers": [vars(one) for one in seen], "refused": [*map(vars, refused)]}
-            emit({"event": "workers"} | told)
+            emit({"event": "workers"}, listed)
             return
-        if seen:
-            print(_table(seen))
-        for one in refused:
+        if listed.workers:
+            print(_table(listed.workers))
+        for one in listed.refused:
             tasks = "1 task" if one.tasks == 1 else f"{one.tasks} tasks"
             print(f"{one.host} can't run {tasks} until {one.until[:19]}Z: {one.message}")
 
 
-def _table(seen: Sequence[SeenWorker]) -> str:
+def _table(seen: Sequence[WorkerDocument]) -> str:
     from intermission.cli.formatting import table
 
     rows = [

@@ -294,6 +294,38 @@ class PrunedPage(BaseModel):
     next: str | None
 
 
+WorkerState = Literal["active", "idle", "busy", "offline", "disabled"]
+
+
+class WorkerDocument(BaseModel):
+    """A worker. One that uses the ledger directly is known by its leases alone: no `id`."""
+
+    id: str | None
+    name: str
+    state: WorkerState
+    can: list[str]
+    version: str | None
+    slots: int | None
+    busy: int | None
+    registered: When | None
+    heard: When | None
+
+
+class RefusedDocument(BaseModel):
+    """What a host can't run for now: it gave so many tasks back, the reason, and until when."""
+
+    host: str
+    code: str
+    message: str
+    tasks: int
+    until: When
+
+
+class WorkerList(BaseModel):
+    workers: list[WorkerDocument]
+    refused: list[RefusedDocument]
+
+
 class GroupDocument(BaseModel):
     """Tasks of a step that agree in a field, such as one rendition of a video."""
 

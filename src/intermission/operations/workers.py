@@ -6,10 +6,8 @@ shown or done here decides no lease.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Literal
 
 from intermission.backends.http.api_client import segment
 from intermission.backends.registry.keys import mint
@@ -17,50 +15,21 @@ from intermission.composition.event_log import timestamp
 from intermission.composition.fleet import Fleet
 from intermission.composition.registries import open_registry
 from intermission.errors import NotFound, UsageError
-from intermission.ports.ledger import Refusal
+from intermission.operations.documents import (
+    RefusedDocument,
+    WorkerDocument,
+    WorkerList,
+    WorkerState,
+    when,
+)
 from intermission.ports.registry import KeyRow, Registry, WorkerRow
 from intermission.settings import Settings
 
 OFFLINE_MS = 5 * 60 * 1000
 """Without a heartbeat for so long a worker counts as offline."""
 
-State = Literal["active", "idle", "busy", "offline", "disabled"]
 
-
-@dataclass(frozen=True)
-class SeenWorker:
-    """A worker. One that uses the ledger directly is known by its leases alone: no `id`."""
-
-    id: str | None
-    name: str
-    state: State
-    can: tuple[str, ...] = ()
-    version: str | None = None
-    slots: int | None = None
-    busy: int | None = None
-    registered: str | None = None
-    heard: str | None = None
-
-
-@dataclass(frozen=True)
-class Refused:
-    """What a host can't run for now: it gave so many tasks back, the reason, and until when."""
-
-    host: str
-    code: str
-    message: str
-    tasks: int
-    until: str
-
-
-def refused(refusals: Iterable[Refusal]) -> list[Refused]:
-    return [
-        Refused(one.host, one.code, one.message, one.tasks, timestamp(one.until_ms))
-        for one in refusals
-    ]
-
-
-def state_of(row: WorkerRow, now_ms: int) -> State:
+def state_of(row: WorkerRow, now_ms: int) -> WorkerState:
     """`busy` has no free slot, `active` some, `idle` nothing to do."""
     if row.revoked_ms is not None:
         return "disabled"
@@ -71,28 +40,46 @@ def state_of(row: WorkerRow, now_ms: int) -> State:
     return "busy" if row.busy >= row.slots else "active"
 
 
-def seen_workers(
-    rows: Iterable[WorkerRow], holders: Iterable[str], now_ms: int
-) -> list[SeenWorker]:
-    """The registered workers, and of those that hold a lease every other."""
-    seen = [
-        SeenWorker(
-            id=row.id,
-            name=row.name,
-            state=state_of(row, now_ms),
-            can=row.can,
-            version=row.version,
-            slots=row.slots,
-            busy=row.busy,
-            registered=timestamp(row.registered_ms),
-            heard=None if row.heard_ms is None else timestamp(row.heard_ms),
-        )
-        for row in rows
-    ]
-    known = {one.id for one in seen}
+def worker_list(fleet: Fleet, registry: Registry | None) -> WorkerList:
+    """The registered workers, of those that hold a lease every other, and what hosts refused."""
+    now_ms = fleet.app.clock.now_ms()
+    rows = [] if registry is None else registry.workers()
+    known = {row.id for row in rows}
     # In the ledger a registered worker's processes are named after its id: `id/process`.
-    others = (name for name in holders if name.partition("/")[0] not in known)
-    return seen + [SeenWorker(None, name, "busy") for name in others]
+    others = (name for name in fleet.ledger.workers() if name.partition("/")[0] not in known)
+    return WorkerList(
+        workers=[_registered(row, now_ms) for row in rows] + [_holder(name) for name in others],
+        refused=[
+            RefusedDocument(
+                host=one.host,
+                code=one.code,
+                message=one.message,
+                tasks=one.tasks,
+                until=timestamp(one.until_ms),
+            )
+            for one in fleet.ledger.refusals()
+        ],
+    )
+
+
+def _registered(row: WorkerRow, now_ms: int) -> WorkerDocument:
+    return WorkerDocument(
+        id=row.id,
+        name=row.name,
+        state=state_of(row, now_ms),
+        can=list(row.can),
+        version=row.version,
+        slots=row.slots,
+        busy=row.busy,
+        registered=timestamp(row.registered_ms),
+        heard=when(row.heard_ms),
+    )
+
+
+def _holder(name: str) -> WorkerDocument:
+    """A worker that is known by its leases alone."""
+    unknown = dict.fromkeys(("id", "version", "slots", "busy", "registered", "heard"))
+    return WorkerDocument(name=name, state="busy", can=[], **unknown)
 
 
 def new_key(
@@ -112,19 +99,16 @@ def no_worker(id: str) -> NotFound:
     )
 
 
-def list_workers(settings: Settings) -> tuple[list[SeenWorker], list[Refused]]:
+def list_workers(settings: Settings) -> WorkerList:
     """Who works for a fleet, and what hosts can't run for now."""
     if settings.server is not None:
         from intermission.composition.server_client import api_client
 
         listed = api_client(settings).ask("listing the workers", "GET", "/workers")
-        seen = [SeenWorker(**(one | {"can": tuple(one["can"])})) for one in listed["workers"]]
-        return seen, [Refused(**one) for one in listed["refused"]]
+        return WorkerList.model_validate(listed)
     fleet = Fleet(settings)
     with closing(open_registry(settings)) as registry:
-        now_ms = fleet.app.clock.now_ms()
-        seen = seen_workers(registry.workers(), fleet.ledger.workers(), now_ms)
-        return seen, refused(fleet.ledger.refusals())
+        return worker_list(fleet, registry)
 
 
 def rotate_key(

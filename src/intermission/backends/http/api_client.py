@@ -6,19 +6,16 @@ call but the making of a key has the same effect however often it comes.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from intermission.backends.http.client import LEDGER, PATIENCE_S, STORE, server
+from intermission.backends.http.client import LEDGER, PATIENCE_S, measured, server
 from intermission.errors import EnvironmentFault, LedgerError, fault_from_os
 
 API = "/api/v1"
-_BLOCK_BYTES = 1024**2
 
 
 class ApiClient:
@@ -77,22 +74,14 @@ class ApiClient:
         self, doing: str, path: str, file: Path, *, query: Mapping[str, str] | None = None
     ) -> Any:
         """Put a file; what the server answers."""
+        asked = f"?{urlencode(query)}" if query else ""
         try:
-            with file.open("rb") as opened:
-                sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-                size_bytes = os.fstat(opened.fileno()).st_size
-            return self._server.call(
+            return self._server.send_file(
                 doing,
-                "PUT",
-                API + path + (f"?{urlencode(query)}" if query else ""),
+                API + path + asked,
+                file,
+                *measured(file),
                 lambda response: json.loads(response.read()),
-                faults=STORE,
-                body=lambda: _blocks(file),
-                headers={
-                    "Content-Type": "application/octet-stream",
-                    "Content-Length": str(size_bytes),
-                    "X-Content-SHA256": sha256,
-                },
             )
         except OSError as e:
             raise fault_from_os(e, doing, EnvironmentFault, where=file) from e
@@ -101,9 +90,3 @@ class ApiClient:
 def segment(name: str) -> str:
     """A name as one part of a path."""
     return quote(name, safe="")
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            yield block

@@ -8,6 +8,7 @@ carried across a fork.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import threading
@@ -16,6 +17,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from intermission import __version__, errors
@@ -42,6 +44,7 @@ T = TypeVar("T")
 PATIENCE_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 60.0
+BLOCK_BYTES = 1024**2
 _DELAY_S = 0.1
 _DELAY_MAX_S = 5.0
 _REFUSED = frozenset({401, 403, 426})
@@ -132,6 +135,33 @@ class Server:
                     remedy=remedy
                     or "Is the server running, and is its URL right? Progress is saved.",
                 )
+
+    def send_file(
+        self,
+        doing: str,
+        path: str,
+        file: Path,
+        size_bytes: int,
+        sha256: str,
+        receive: Callable[[httpx.Response], T],
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """Put a file with its length and SHA-256, which the server checks. Raises `StoreError`."""
+        own = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(size_bytes),
+            "X-Content-SHA256": sha256,
+        }
+        return self.call(
+            doing,
+            "PUT",
+            path,
+            receive,
+            faults=STORE,
+            body=lambda: blocks(file),
+            headers={**own, **(headers or {})},
+        )
 
     @contextmanager
     def elsewhere(
@@ -228,6 +258,19 @@ class _Patience:
         time.sleep(pause_s)
         self._delay_s = min(self._delay_s * 2, _DELAY_MAX_S)
         return True
+
+
+def measured(file: Path) -> tuple[int, str]:
+    """The size and the SHA-256 of a file."""
+    with file.open("rb") as opened:
+        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+        return os.fstat(opened.fileno()).st_size, sha256
+
+
+def blocks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while block := opened.read(BLOCK_BYTES):
+            yield block
 
 
 def _no_url(text: str) -> UsageError:

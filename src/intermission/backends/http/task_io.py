@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from intermission.backends.http import work_schema as wire
-from intermission.backends.http.client import STORE, Elsewhere, Server, server
+from intermission.backends.http.client import (
+    BLOCK_BYTES,
+    STORE,
+    Elsewhere,
+    Server,
+    blocks,
+    measured,
+    server,
+)
 from intermission.backends.source_files import FetchedSource
 from intermission.errors import CorruptArtifact, EnvironmentFault, fault_from_os
 from intermission.model import FileRef, Job, Lease, Output, Receipt, Source
@@ -29,7 +36,6 @@ from intermission.scratch import FetchedFiles, Scratch, made_files, source_entry
 if TYPE_CHECKING:
     import httpx
 
-BLOCK_BYTES = 1024**2
 DIRECT_AGAIN_S = 600.0
 """How long a store that could not be reached from here is left alone."""
 log = logging.getLogger(__name__)
@@ -83,24 +89,17 @@ class HttpIO:
 
     def _upload(self, lease: Lease, name: str, path: Path) -> FileRef:
         with _faults(f"uploading {name}", path):
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-                size_bytes = os.fstat(file.fileno()).st_size
+            size_bytes, sha256 = measured(path)
             if self._sent_directly(lease, name, path, size_bytes):
                 return FileRef(name, wire.DIRECT, size_bytes, sha256)
-            self.server.call(
+            self.server.send_file(
                 f"uploading {name}",
-                "PUT",
                 f"{wire.ARTIFACTS}/{quote(name)}",
+                path,
+                size_bytes,
+                sha256,
                 lambda response: None,
-                faults=STORE,
-                body=lambda: _blocks(path),
-                headers={
-                    "Content-Type": "application/octet-stream",
-                    "Content-Length": str(size_bytes),
-                    "X-Content-SHA256": sha256,
-                    wire.LEASE_HEADER: lease.token,
-                },
+                headers={wire.LEASE_HEADER: lease.token},
             )
         return FileRef(name, "", size_bytes, sha256)
 
@@ -123,7 +122,7 @@ class HttpIO:
             return False
         headers = {**at.headers, "Content-Length": str(size_bytes)}
         try:
-            with self.server.elsewhere("PUT", at.url, headers, _blocks(path)):
+            with self.server.elsewhere("PUT", at.url, headers, blocks(path)):
                 return True
         except Elsewhere as e:
             log.info("sending %s to the store failed (%s): the server gets it", name, e)
@@ -243,9 +242,3 @@ def _faults(doing: str, where: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise fault_from_os(e, doing, EnvironmentFault, where=where) from e
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            yield block
