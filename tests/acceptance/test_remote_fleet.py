@@ -188,3 +188,13 @@ def test_a_worker_whose_key_is_revoked_ends_and_says_why(cli: Cli, server: str) 
 def test_an_administrator_who_is_also_a_worker_gives_orders(cli: Cli, server: str) -> None:
     key = registered(cli)["INTERMISSION_SERVER_KEY"]
     cli("pause", "pipeline:letters", env={"INTERMISSION_SERVER_KEY": key})
+
+
+def test_a_run_works_in_place_whatever_server_is_named(cli: Cli) -> None:
+    source, away = cli.source(), {"INTERMISSION_SERVER": "http://127.0.0.1:9"}
+    cli.run("letters", source, env=away)
+    assert cli("plan", f"{PIPELINES}:letters", source, "--json", env=away).json["sources"][0][
+        "reuse"
+    ]
+    cli("rebuild", source, env=away)
+    assert cli("status", source).out.splitlines()[1] == "done"

@@ -6,7 +6,6 @@ nothing: leases are kept elsewhere.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Collection, Generator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from intermission import __version__
 from intermission.backends.http import work_schema as wire
+from intermission.backends.http.api_client import ApiClient
 from intermission.backends.http.client import LEDGER, server
 from intermission.errors import LedgerError
 
@@ -41,17 +41,13 @@ def register(
         metadata=dict(metadata or {}),
         expires_s=expires_s,
     )
-    body = server(url, secret).call(
+    answer = ApiClient(url, secret).ask(
         "registering this worker",
         "POST",
-        "/api/v1/workers",
-        lambda response: response.read(),
-        faults=LEDGER,
-        body=asked.model_dump_json().encode(),
-        headers=_JSON,
+        "/workers",
+        asked.model_dump(mode="json"),
         patience_s=0,  # a repeat would register another
     )
-    answer = json.loads(body)
     return answer["id"], answer["key"]
 
 
