@@ -72,17 +72,23 @@ def heard(process: subprocess.Popen[str], words: str) -> str:
 
 
 def test_workers_share_jobs_and_nothing_runs_twice(fleet: Cli) -> None:
+    fleet.env["INTERMISSION_SLOTS"] = "1"
     for n in range(6):
         fleet.source(f"videos/{n}.txt", f"{n}bcdefgh")
     keys = submit(fleet, "letters", "videos")
     assert len(set(keys)) == 6
     assert set(states(fleet).values()) == {"pending"}
+    for n in range(3):
+        fleet.source(f"held/{n}.txt", f"{n}bcd")
+    submit(fleet, "gated", "held")
     workers = [fleet.start("worker") for _ in range(3)]
+    fleet.wait_for_call("waiting", times=3)  # so every one of them has begun to work
+    fleet.open_gate()
     until(all_done(fleet))
     for worker in workers:
         assert "SIGTERM" in stop(fleet, worker)
     calls = fleet.calls()
-    assert calls["pieces"] == calls["whole"] == 6
+    assert (calls["pieces"], calls["whole"]) == (9, 6)
     assert {calls[f"shout {at}"] for at in (0, 2, 4, 6)} == {6}
     for n in range(6):
         whole = fleet.folder / f"videos/shouted/{n}/whole.txt"
