@@ -13,9 +13,9 @@ import pytest
 from intermission.backends.ledger.sqlite import SqliteLedger, database
 from intermission.composition.fleet import Fleet
 from intermission.errors import LedgerError
+from intermission.maintenance import pruning
 from intermission.maintenance.pruning import ENDED, forget_if_old, old_jobs
 from intermission.model import Failure, Heartbeat, JobState, identity
-from intermission.services import retention
 from intermission.services.retention import Retention
 from intermission.services.supervisor import Service
 from intermission.testing.clock import FakeClock
@@ -92,7 +92,7 @@ def test_a_job_that_started_again_stays(ledger: SqliteLedger, clock: FakeClock) 
 def test_pages_are_read_to_the_end(
     ledger: SqliteLedger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "PAGE", 2)
+    monkeypatch.setattr(pruning, "PAGE", 2)
     made = [ended(ledger, str(n)) for n in range(5)]
     clock.advance(1)
     assert [row.job.key for row in old_jobs(ledger, clock.now_ms())] == made[::-1]
