@@ -264,25 +264,23 @@ def test_an_idle_claim_writes_nothing(url: str, ledger: PostgresLedger) -> None:
 def test_a_claim_that_finds_nothing_hides_no_task_that_comes_back(
     url: str, ledger: PostgresLedger
 ) -> None:
-    submit(ledger, line_job())
-    (lease,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S)
+    _, [(task, _), _] = planned(ledger, "job", 2)
     give_back = "UPDATE intermission.tasks SET state = 'abandoned', worker = NULL WHERE id = %s"
     with direct(url) as connection:
-        connection.execute(give_back, (lease.task_id,))
+        connection.execute(give_back, (task,))
         assert ledger.claim("w2", 1, lease_ttl_s=TTL_S) == [], "it is not committed"
         connection.commit()
-    assert [one.task_id for one in ledger.claim("w2", 1, lease_ttl_s=TTL_S)] == [lease.task_id]
+    assert [one.task_id for one in ledger.claim("w2", 1, lease_ttl_s=TTL_S)] == [task]
 
 
 def test_a_task_that_comes_back_waits_for_a_claim_that_closes_its_step(
     url: str, ledger: PostgresLedger
 ) -> None:
-    submit(ledger, line_job())
-    (lease,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S)
+    _, [(task, fence), _] = planned(ledger, "job", 2)
     close = "DELETE FROM intermission.ready RETURNING job_id"
     with direct(url) as connection, ThreadPoolExecutor(1) as thread:
         assert connection.execute(close).fetchall(), "as a claim does that found nothing"
-        given = thread.submit(ledger.release, [(lease.task_id, lease.fence)], reason="drained")
+        given = thread.submit(ledger.release, [(task, fence)], reason="drained")
         waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         deadline_s = time.monotonic() + DEADLINE_S
         with psycopg.connect(url, autocommit=True) as watcher:
@@ -291,7 +289,7 @@ def test_a_task_that_comes_back_waits_for_a_claim_that_closes_its_step(
                 time.sleep(0.01)
         connection.commit()
         assert given.result(DEADLINE_S) == 1
-    assert [one.task_id for one in ledger.claim("w2", 1, lease_ttl_s=TTL_S)] == [lease.task_id]
+    assert [one.task_id for one in ledger.claim("w2", 1, lease_ttl_s=TTL_S)] == [task]
 
 
 def test_a_fork_never_uses_its_parents_connections(url: str, ledger: PostgresLedger) -> None:

@@ -75,8 +75,10 @@ class PostgresDatabase(Transactions):
         where = {"requests": requests, "jobs": jobs, "count": count}
         return self.rows("claim", **where, **taker._asdict())
 
-    def take_turns(self, jobs: Sequence[int], starting: Collection[int]) -> None:
-        self.rows("take_turns", jobs=list(jobs), starting=list(starting))
+    def take_turns(
+        self, jobs: Sequence[int], starting: Collection[int], emptied: Sequence[tuple[int, int]]
+    ) -> None:
+        self.rows("take_turns", jobs=list(jobs), starting=list(starting), emptied=emptied)
 
     def close_openings(self, empty: Sequence[tuple[int, int]]) -> None:
         # Looked at by another statement than the one that locks, which sees what was added since.

@@ -145,12 +145,21 @@ j.id, j.revision, j.state, r.step, r.class, r.is_waiting,
     ('pipeline:' || c.pipeline, 'label:' || c.needs, 'label:' || c.prefers))
 
 -- name: openings
--- Ready steps in the order in which they are served: of each class the first ones, and of all these
--- the first. What it costs depends on what there is for this worker, not on how many jobs there are.
+-- Ready steps in the order in which they are served: of each class that has any, one looked up after
+-- the other, the first ones, and of all these the first. What it costs depends on what there is, not
+-- on how many jobs or classes there are.
+WITH RECURSIVE busy (id) AS (
+    (SELECT class FROM intermission.ready WHERE parked = 0 ORDER BY class LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.class FROM intermission.ready AS r WHERE r.parked = 0 AND r.class > b.id
+            ORDER BY r.class LIMIT 1)
+    FROM busy AS b WHERE b.id IS NOT NULL
+)
 SELECT {found}
 FROM (
     SELECT r.*, c.prefers IS NOT NULL AND c.prefers <> ALL(%(offers)s::text[]) AS is_waiting
-    FROM intermission.classes AS c
+    FROM busy AS b
+    CROSS JOIN LATERAL (SELECT * FROM intermission.classes WHERE id = b.id LIMIT 1) AS c
     CROSS JOIN LATERAL (
         SELECT * FROM intermission.ready AS r
         WHERE r.class = c.id AND r.parked = 0 AND r.job_id <> ALL(%(tried)s::bigint[])
@@ -307,8 +316,13 @@ WITH running AS (
     FROM free, unnest(%(jobs)s::bigint[]) WITH ORDINALITY AS o (job_id, rank)
     WHERE q.job_id = free.job_id AND q.job_id = o.job_id
     RETURNING q.job_id, q.turn
+), emptied AS MATERIALIZED (
+    SELECT * FROM unnest(%(emptied_0)s::bigint[], %(emptied_1)s::integer[]) AS e (job_id, step)
+), closed AS (
+    DELETE FROM intermission.ready WHERE (job_id, step) IN (SELECT job_id, step FROM emptied)
 ), open AS MATERIALIZED (
-    SELECT job_id, step FROM intermission.ready WHERE job_id = ANY(%(jobs)s::bigint[])
+    SELECT job_id, step FROM intermission.ready AS r WHERE job_id = ANY(%(jobs)s::bigint[])
+      AND NOT EXISTS (SELECT 1 FROM emptied AS e WHERE e.job_id = r.job_id AND e.step = r.step)
     ORDER BY job_id, step FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE intermission.ready AS r SET turn = turned.turn FROM turned, open

@@ -22,7 +22,7 @@ from intermission.backends.ledger.sql.database import (
 )
 from intermission.backends.ledger.sql.job_specs import JobSpecs
 from intermission.backends.ledger.sql.limit_budget import LimitBudget
-from intermission.model import ALONE_AFTER, PREFERENCE_MS, Job, Lease, StepSpec
+from intermission.model import ALONE_AFTER, PREFERENCE_MS, Job, Lease, StepKind, StepSpec
 
 _EVER_MS = 2**62
 _EMPTY_MAX = 8
@@ -63,13 +63,21 @@ class Claim:
         if self._rows:
             jobs = list(dict.fromkeys(row[0] for row in self._rows))
             starting = [id for id in jobs if self._tried[id].state != "running"]
-            self._db.take_turns(jobs, starting)
+            self._db.take_turns(jobs, starting, self._emptied())
         if not self._rows and not self._empty:
             self._db.nothing_changed()
         elif not self._rows or len(self._empty) >= _EMPTY_MAX:
             # Last, because whoever makes a task claimable waits for it.
             self._db.close_openings(sorted(self._empty))
         return [self._lease(*row) for row in self._rows]
+
+    def _emptied(self) -> list[tuple[int, int]]:
+        """Steps of one task, which was taken: nothing else can be there."""
+        return [
+            (job_id, step)
+            for job_id, _, _, _, step, *_ in self._rows
+            if self._specs.job(job_id).steps[step].kind is not StepKind.MAP
+        ]
 
     @property
     def _left(self) -> int:

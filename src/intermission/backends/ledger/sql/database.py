@@ -122,8 +122,13 @@ class Database(Protocol):
         """Both at once: jobs in their order, of each the oldest tasks, until there are enough."""
         ...
 
-    def take_turns(self, jobs: Sequence[int], starting: Collection[int]) -> None:
-        """These jobs were given tasks, and come after all others; some have only begun."""
+    def take_turns(
+        self, jobs: Sequence[int], starting: Collection[int], emptied: Sequence[tuple[int, int]]
+    ) -> None:
+        """These jobs were given tasks, and come after all others; some have only begun.
+
+        Of the (job, step) of `emptied` the only task was taken.
+        """
         ...
 
     def close_openings(self, empty: Sequence[tuple[int, int]]) -> None:

@@ -176,7 +176,11 @@ class SqliteDatabase:
         picked = self.pick(requests, count, taker.host)
         return self.lease(picked, taker) if picked else []
 
-    def take_turns(self, jobs: Sequence[int], starting: Collection[int]) -> None:
+    def take_turns(
+        self, jobs: Sequence[int], starting: Collection[int], emptied: Sequence[tuple[int, int]]
+    ) -> None:
+        for job_id, step in emptied:
+            self.rows("close_step", job=job_id, step=step)
         ((last,),) = self.rows("last_event")
         for rank, id in enumerate(jobs, 1 - len(jobs)):
             self.rows("take_turn", job=id, turn=last + rank)

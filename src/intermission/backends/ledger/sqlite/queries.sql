@@ -67,7 +67,14 @@ ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
 -- name: classes
-SELECT id, code, pipeline, needs, prefers FROM classes;
+-- Those that anything is ready of: one is looked up after the other.
+WITH RECURSIVE found (id) AS (
+    SELECT min(class) FROM ready WHERE parked = 0
+    UNION ALL
+    SELECT (SELECT min(class) FROM ready WHERE parked = 0 AND class > found.id) FROM found
+    WHERE found.id IS NOT NULL
+)
+SELECT c.id, c.code, c.pipeline, c.needs, c.prefers FROM found CROSS JOIN classes AS c USING (id);
 
 -- name: classes_of
 SELECT id, step, needs, prefers FROM classes WHERE code = :code;

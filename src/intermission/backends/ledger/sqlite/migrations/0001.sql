@@ -176,12 +176,12 @@ CREATE TRIGGER refusals_go AFTER DELETE ON tasks WHEN old.refusals > 0 BEGIN
 END;
 
 CREATE VIEW unfinished (job_id, step) AS
-SELECT job_id, step FROM tasks WHERE state = 'blocked'
+SELECT job_id, step FROM tasks INDEXED BY tasks_blocked WHERE state = 'blocked'
 UNION ALL
-SELECT job_id, step FROM tasks
+SELECT job_id, step FROM tasks INDEXED BY tasks_claimable
 WHERE state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt'
 UNION ALL
-SELECT job_id, step FROM tasks WHERE state = 'leased' OR state = 'running';
+SELECT job_id, step FROM tasks INDEXED BY tasks_held WHERE state = 'leased' OR state = 'running';
 
 -- What a step waits for in vain: inputs that failed or were cancelled. `at` is the one chunk
 -- that is concerned, NULL for every task of the step. A fan-in goes ahead without its gaps.
