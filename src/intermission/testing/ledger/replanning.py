@@ -41,6 +41,7 @@ from intermission.testing.ledger.suite import (
     take_one,
 )
 from intermission.testing.shapes import two_stage_job
+from intermission.testing.shapes import two_stage_job
 
 B, P, D = TaskState.BLOCKED, TaskState.PENDING, TaskState.DONE
 
@@ -93,6 +94,21 @@ class Replanning(Suite):
         assert ledger.complete([done]) == [True]
         finish(ledger, made, take_one(ledger))
         assert take_one(ledger).step == "join"
+
+    def test_a_page_also_sends_back_what_hangs_on_what_was_made_of_all(
+        self, ledger: Ledger
+    ) -> None:
+        made = submit(ledger, two_stage_job())
+        ledger.complete([completion(ledger, made, take_one(ledger), chunks(0))])
+        finish(ledger, made, take_one(ledger))
+        before = by_name(ledger, made)
+        assert (before["scenes"].state, before["split"].state) == (D, P)
+        ledger.invalidate([before["cut"].id], reason="gone")
+        plan = take_named(ledger)["cut"]
+        done = completion(ledger, made, plan, chunks(1))
+        assert ledger.expand(plan.task_id, plan.fence, plan.key, done.tasks[:1])
+        states = states_of(ledger, made)
+        assert (states["scenes"], states["split"]) == (B, B)
 
     def test_a_page_of_another_plan_replaces_and_blocks_what_was_made_of_all(
         self, ledger: Ledger

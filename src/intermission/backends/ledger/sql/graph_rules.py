@@ -214,13 +214,18 @@ class GraphRules:
             self.sweep(job_id)
 
     def _replanned(self, job_id: int, changed: Iterable[int]) -> None:
-        """Chunks came or went: what was made of all of them, or is being made, starts again."""
-        steps = self._specs.job(job_id).steps
-        made = self._made_of_all(job_id, changed)
-        places = [(steps[no].name, None) for no in made]
+        """Chunks came or went: what was made of all of them, or is being made, starts again.
+
+        And so does whatever hangs on it.
+        """
+        job = self._specs.job(job_id)
+        made = {job.steps[no].name for no in self._made_of_all(job_id, changed)}
+        behind = {name for one in made for name, _ in dependants(job, one, None)}
+        again = [no for no, spec in enumerate(job.steps) if spec.name in made | behind]
+        places = [(job.steps[no].name, None) for no in again]
         self._put_back(job_id, places, State.BLOCKED, _NOT_BLOCKED)
-        if made:
-            self._cancel_hopeless(job_id, [(no, _EVERY) for no in made])
+        if again:
+            self._cancel_hopeless(job_id, [(no, _EVERY) for no in again])
 
     def _unblock(self, places: Sequence[Place]) -> int:
         """Let tasks start that wait for nothing."""
