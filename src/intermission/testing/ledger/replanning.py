@@ -41,7 +41,6 @@ from intermission.testing.ledger.suite import (
     take_one,
 )
 from intermission.testing.shapes import two_stage_job
-from intermission.testing.shapes import two_stage_job
 
 B, P, D = TaskState.BLOCKED, TaskState.PENDING, TaskState.DONE
 
