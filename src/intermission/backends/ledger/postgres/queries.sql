@@ -646,6 +646,22 @@ WHERE job_id = %(job)s AND step = %(step)s AND idx BETWEEN %(first)s AND %(last)
   AND id IN (SELECT id FROM locked)
 RETURNING id;
 
+-- name: send_back
+-- As `put_back`, where an input is not done any more.
+WITH locked AS MATERIALIZED (
+    SELECT t.id FROM intermission.tasks AS t
+    WHERE t.job_id = %(job)s AND t.step = %(step)s AND t.idx BETWEEN %(first)s AND %(last)s
+      AND t.state <> 'blocked' AND ({waits})
+    ORDER BY t.id FOR NO KEY UPDATE
+)
+UPDATE intermission.tasks
+SET state = 'blocked', fence = fence + 1, attempts = 0, begun = false, lost = 0, lost_on = NULL,
+    refusals = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
+    adopted = false, gap = false, receipt = NULL, files = NULL, result = NULL, error = NULL,
+    code = NULL, message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = %(now_ms)s
+WHERE id = ANY(ARRAY(SELECT id FROM locked))
+RETURNING id;
+
 -- name: job_restarts
 UPDATE intermission.jobs SET state = 'running', reason = NULL, updated_ms = %(now_ms)s
 WHERE id = %(job)s AND state IN ('done', 'failed', 'cancelled');

@@ -72,10 +72,23 @@ class GraphRules:
             for task in batch
         ]
         changed = self._db.insert_tasks(job_id, rows, spans)
+        changed |= self._send_back(job_id, {no: spans[no] for no in changed})
         self._cancel_hopeless(job_id, spans.items())
         steps = self._specs.job(job_id).steps
         waiting = [no for no in spans if steps[no].edges or no in changed]
         self._unblock([(job_id, no, *spans[no]) for no in waiting])
+        return changed
+
+    def _send_back(self, job_id: int, replaced: Mapping[int, Span]) -> set[int]:
+        """What was made of a chunk that is another now waits again. The steps of which any does."""
+        job = self._specs.job(job_id)
+        numbers = self._specs.numbers(job_id)
+        changed: set[int] = set()
+        for no, (first, last) in replaced.items():
+            for name, _ in dependants(job, job.steps[no].name, 0, (EdgeKind.SAME,)):
+                place = {"job": job_id, "step": numbers[name], "first": first, "last": last}
+                if self._db.rows("send_back", **place):
+                    changed.add(numbers[name])
         return changed
 
     def _first_state(self, job_id: int, step: int) -> State:

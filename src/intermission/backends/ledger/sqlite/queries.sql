@@ -508,6 +508,17 @@ WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last
   AND state IN (SELECT value FROM json_each(:states))
 RETURNING id;
 
+-- name: send_back
+-- As `put_back`, where an input is not done any more.
+UPDATE tasks AS t
+SET state = 'blocked', fence = fence + 1, attempts = 0, begun = 0, lost = 0, lost_on = NULL,
+    refusals = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
+    adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL, error = NULL, code = NULL,
+    message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = :now_ms
+WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
+  AND t.state <> 'blocked' AND {waits}
+RETURNING id;
+
 -- name: job_restarts
 UPDATE jobs SET state = 'running', reason = NULL, updated_ms = :now_ms
 WHERE id = :job AND state IN ('done', 'failed', 'cancelled');
