@@ -80,12 +80,13 @@ class GraphRules:
         return changed
 
     def _send_back(self, job_id: int, replaced: Mapping[int, Span]) -> set[int]:
-        """What was made of a chunk that is another now waits again. The steps of which any does."""
+        """What was made of a task that is another now waits again. The steps of which any does."""
         job = self._specs.job(job_id)
         numbers = self._specs.numbers(job_id)
         changed: set[int] = set()
-        for no, (first, last) in replaced.items():
-            for name, _ in dependants(job, job.steps[no].name, 0, (EdgeKind.SAME,)):
+        for no, span in replaced.items():
+            for name, at in dependants(job, job.steps[no].name, 0):
+                first, last = _EVERY if at is None else span  # else chunk by chunk
                 place = {"job": job_id, "step": numbers[name], "first": first, "last": last}
                 if self._db.rows("send_back", **place):
                     changed.add(numbers[name])
