@@ -311,7 +311,7 @@ class AddsTwice(Watched):
 
     class rules(GraphRules):
         def close_plan(self, job_id: int, plan: int, completion: Completion) -> None:
-            self.add_page(job_id, plan, completion.tasks)
+            self.add_page(job_id, completion.tasks)
             self._restart(job_id, [job_id])
 
 

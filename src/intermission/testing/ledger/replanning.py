@@ -43,6 +43,7 @@ from intermission.testing.ledger.suite import (
 from intermission.testing.shapes import two_stage_job
 
 B, P, D = TaskState.BLOCKED, TaskState.PENDING, TaskState.DONE
+C, F = TaskState.CANCELLED, TaskState.FAILED
 
 
 def plan_again(ledger: Ledger, made: Job, found: Sequence[str], name: str = "cut") -> None:
@@ -108,6 +109,46 @@ class Replanning(Suite):
         assert ledger.expand(plan.task_id, plan.fence, plan.key, done.tasks[:1])
         states = states_of(ledger, made)
         assert (states["scenes"], states["split"]) == (B, B)
+
+    def test_a_page_sends_back_what_hangs_on_the_one_task_that_it_replaces(
+        self, ledger: Ledger
+    ) -> None:
+        made = submit(ledger, two_stage_job())
+        ledger.complete([completion(ledger, made, take_one(ledger), chunks(0))])
+        finish(ledger, made, take_one(ledger))
+        ledger.complete([completion(ledger, made, take_one(ledger), chunks(0))])
+        before = by_name(ledger, made)
+        assert (before["scenes"].state, before["split"].state) == (D, D)
+        ledger.invalidate([before["cut"].id], reason="gone")
+        plan = take_named(ledger)["cut"]
+        other = completion(ledger, made, plan, chunks(1)).tasks
+        scenes = [task for task in other if task.step == "scenes"]
+        assert ledger.expand(plan.task_id, plan.fence, plan.key, scenes)
+        states = states_of(ledger, made)
+        assert (states["scenes"], states["split"]) == (B, B)
+
+    def test_a_page_sends_back_what_was_made_of_a_chunk_that_it_replaces(
+        self, ledger: Ledger
+    ) -> None:
+        marks = mapped("mark", "cut", same=["hear"])
+        steps = plan("cut"), mapped("hear", "cut", attempts=1), marks, reduce("join", "mark")
+        made = planned(ledger, job(*steps), 3)
+        good, bad, last = take(ledger)
+        finish(ledger, made, good, last)
+        fail(ledger, bad, permanent=True)
+        finish(ledger, made, *take(ledger))
+        states = states_of(ledger, made)
+        assert [states[f"mark[{n}]"] for n in range(3)] == [D, C, D]
+        ledger.invalidate([by_name(ledger, made)["cut"].id], reason="gone")
+        again = take_one(ledger)
+        found = [*chunks(2), *chunks(1, salt="other")]
+        tasks = completion(ledger, made, again, found).tasks
+        hears = [task for task in tasks if task.step == "hear"]
+        assert ledger.expand(again.task_id, again.fence, again.key, hears)
+        states = states_of(ledger, made)
+        assert [states[f"hear[{n}]"] for n in range(3)] == [D, F, P]
+        assert [states[f"mark[{n}]"] for n in range(3)] == [D, C, B]
+        assert states["join"] is C, "it can never start"
 
     def test_a_page_of_another_plan_replaces_and_blocks_what_was_made_of_all(
         self, ledger: Ledger

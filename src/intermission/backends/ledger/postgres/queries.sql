@@ -90,7 +90,7 @@ WHERE t.key <> excluded.key;
 
 -- name: can_expand
 -- Locked, so that nobody claims it before its page is there.
-SELECT job_id, step FROM intermission.tasks
+SELECT job_id FROM intermission.tasks
 WHERE id = %(task)s AND fence = %(fence)s AND key = %(key)s
   AND state NOT IN ('blocked', 'done', 'failed', 'cancelled')
 FOR NO KEY UPDATE;

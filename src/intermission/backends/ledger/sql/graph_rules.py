@@ -48,18 +48,16 @@ class GraphRules:
             ]
             self._db.insert_tasks(job_id, rows, {})
 
-    def _add(self, job_id: int, tasks: Iterable[Task]) -> set[int]:
-        """Insert tasks in their order, and let those start that wait for nothing.
+    def add_page(self, job_id: int, tasks: Iterable[Task]) -> None:
+        """Add what a plan found, or a part of it, and let those start that wait for nothing.
 
-        The steps of which any is new, or took the place of another.
+        What was made of tasks that are others now, or of fewer than there are, waits again.
         """
-        changed: set[int] = set()
         added = iter(tasks)
         while batch := list(islice(added, _ADD_AT_ONCE)):
-            changed |= self._add_batch(job_id, batch)
-        return changed
+            self._add_batch(job_id, batch)
 
-    def _add_batch(self, job_id: int, batch: Sequence[Task]) -> set[int]:
+    def _add_batch(self, job_id: int, batch: Sequence[Task]) -> None:
         numbers = self._specs.numbers(job_id)
         spans: dict[int, Span] = {}
         for name, no in numbers.items():
@@ -72,25 +70,24 @@ class GraphRules:
             for task in batch
         ]
         changed = self._db.insert_tasks(job_id, rows, spans)
-        changed |= self._send_back(job_id, {no: spans[no] for no in changed})
-        self._cancel_hopeless(job_id, spans.items())
+        where = [*spans.items(), *self._send_back(job_id, {no: spans[no] for no in changed})]
+        self._cancel_hopeless(job_id, sorted(where))
         steps = self._specs.job(job_id).steps
         waiting = [no for no in spans if steps[no].edges or no in changed]
         self._unblock([(job_id, no, *spans[no]) for no in waiting])
-        return changed
 
-    def _send_back(self, job_id: int, replaced: Mapping[int, Span]) -> set[int]:
-        """What was made of a task that is another now waits again. The steps of which any does."""
+    def _send_back(self, job_id: int, changed: Mapping[int, Span]) -> list[tuple[int, Span]]:
+        """Tasks of these steps are new or others: what needs them waits again. Where any does."""
         job = self._specs.job(job_id)
         numbers = self._specs.numbers(job_id)
-        changed: set[int] = set()
-        for no, span in replaced.items():
-            for name, at in dependants(job, job.steps[no].name, 0):
-                first, last = _EVERY if at is None else span  # else chunk by chunk
+        sent: list[tuple[int, Span]] = []
+        for no, span in changed.items():
+            for name, index in dependants(job, job.steps[no].name, 0):
+                first, last = where = _EVERY if index is None else span  # else chunk by chunk
                 place = {"job": job_id, "step": numbers[name], "first": first, "last": last}
                 if self._db.rows("send_back", **place):
-                    changed.add(numbers[name])
-        return changed
+                    sent.append((numbers[name], where))
+        return sent
 
     def _first_state(self, job_id: int, step: int) -> State:
         """`pending` for a step whose tasks surely can start; the others are looked at later."""
@@ -101,11 +98,6 @@ class GraphRules:
             return State.BLOCKED
         ((ready,),) = self._db.rows("satisfied", job=job_id, step=step)
         return State.PENDING if ready else State.BLOCKED
-
-    def add_page(self, job_id: int, plan: int, tasks: Sequence[Task]) -> None:
-        """Add what a plan found, or a part of it."""
-        changed = self._add(job_id, tasks)
-        self._replanned(job_id, changed.intersection(self._mapped(job_id, plan)))
 
     def close_plan(self, job_id: int, plan: int, completion: Completion) -> None:
         """Add what is left of a finished plan, unless another plan changed what there is to add.
@@ -120,7 +112,7 @@ class GraphRules:
             raise StalePlans(
                 f"{', '.join(sorted(done))} are done, not {', '.join(sorted(completion.plans))}."
             )
-        self.add_page(job_id, plan, completion.tasks)
+        self.add_page(job_id, completion.tasks)
         totals = completion.totals or Counter(task.step for task in completion.tasks)
         mapped = self._mapped(job_id, plan)
         for no in mapped:
@@ -228,7 +220,7 @@ class GraphRules:
             self.sweep(job_id)
 
     def _replanned(self, job_id: int, changed: Iterable[int]) -> None:
-        """Chunks came or went: what was made of all of them, or is being made, starts again.
+        """Chunks went: what was made of all of them, or is being made, starts again.
 
         And so does whatever hangs on it.
         """

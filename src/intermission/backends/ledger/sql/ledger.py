@@ -210,8 +210,8 @@ class SqlLedger(Reads):
         def work() -> bool:
             self._lock_of([task_id])
             rows = self._db.rows("can_expand", task=task_id, fence=fence, key=key)
-            for job_id, plan in rows:
-                self._graph.add_page(job_id, plan, tasks)
+            for (job_id,) in rows:
+                self._graph.add_page(job_id, tasks)
             return bool(rows)
 
         return self._db.change(work)

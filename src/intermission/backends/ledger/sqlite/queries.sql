@@ -120,7 +120,7 @@ SET key = excluded.key, chunk = excluded.chunk, state = 'blocked', fence = fence
 WHERE key <> excluded.key;
 
 -- name: can_expand
-SELECT job_id, step FROM tasks
+SELECT job_id FROM tasks
 WHERE id = :task AND fence = :fence AND key = :key AND state NOT IN ('blocked', 'done', 'failed', 'cancelled');
 
 -- name: tasks_in_span
