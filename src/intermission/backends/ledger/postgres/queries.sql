@@ -628,37 +628,35 @@ SET state = 'cancelled', code = 'cancelled', message = %(message)s, refusals = 0
     lease_s = NULL, token = NULL, updated_ms = %(now_ms)s
 WHERE job_id = %(job)s AND id IN (SELECT id FROM locked);
 
+-- name: afresh
+-- A fresh set of attempts, a new fence.
+fence = fence + 1, attempts = 0, begun = false, lost = 0, lost_on = NULL, refusals = 0,
+    ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0, adopted = false,
+    gap = false, receipt = NULL, files = NULL, result = NULL, error = NULL, started_ms = NULL,
+    ended_ms = NULL, updated_ms = %(now_ms)s
+
 -- name: put_back
--- Tasks that must run again, or wait again: a fresh set of attempts, a new fence.
+-- Tasks that must run again, or wait again.
 WITH locked AS MATERIALIZED (
     SELECT id FROM intermission.tasks
     WHERE job_id = %(job)s AND step = %(step)s AND idx BETWEEN %(first)s AND %(last)s
       AND state = ANY(%(states)s::text[])
     ORDER BY id FOR NO KEY UPDATE
 )
-UPDATE intermission.tasks
-SET state = %(state)s, fence = fence + 1, attempts = 0, begun = false, lost = 0, lost_on = NULL,
-    refusals = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
-    adopted = false, gap = false, receipt = NULL, files = NULL, result = NULL, error = NULL,
-    code = %(code)s, message = %(message)s, started_ms = NULL, ended_ms = NULL,
-    updated_ms = %(now_ms)s
+UPDATE intermission.tasks SET state = %(state)s, code = %(code)s, message = %(message)s, {afresh}
 WHERE job_id = %(job)s AND step = %(step)s AND idx BETWEEN %(first)s AND %(last)s
   AND id IN (SELECT id FROM locked)
 RETURNING id;
 
 -- name: send_back
--- As `put_back`, where an input is not done any more.
+-- Tasks that wait again, because an input is not done any more.
 WITH locked AS MATERIALIZED (
     SELECT t.id FROM intermission.tasks AS t
     WHERE t.job_id = %(job)s AND t.step = %(step)s AND t.idx BETWEEN %(first)s AND %(last)s
       AND t.state <> 'blocked' AND ({waits})
     ORDER BY t.id FOR NO KEY UPDATE
 )
-UPDATE intermission.tasks
-SET state = 'blocked', fence = fence + 1, attempts = 0, begun = false, lost = 0, lost_on = NULL,
-    refusals = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
-    adopted = false, gap = false, receipt = NULL, files = NULL, result = NULL, error = NULL,
-    code = NULL, message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = %(now_ms)s
+UPDATE intermission.tasks SET state = 'blocked', code = NULL, message = NULL, {afresh}
 WHERE id = ANY(ARRAY(SELECT id FROM locked))
 RETURNING id;
 

@@ -497,24 +497,23 @@ SET state = 'cancelled', code = 'cancelled', message = :message, refusals = 0, w
     lease_s = NULL, token = NULL, updated_ms = :now_ms
 WHERE job_id = :job AND state NOT IN ('done', 'failed', 'cancelled');
 
+-- name: afresh
+-- A fresh set of attempts, a new fence.
+fence = fence + 1, attempts = 0, begun = 0, lost = 0, lost_on = NULL, refusals = 0, ready_s = 0,
+    lease_s = NULL, worker = NULL, token = NULL, progress = 0, adopted = 0, gap = 0,
+    receipt = NULL, files = NULL, result = NULL, error = NULL, started_ms = NULL, ended_ms = NULL,
+    updated_ms = :now_ms
+
 -- name: put_back
--- Tasks that must run again, or wait again: a fresh set of attempts, a new fence.
-UPDATE tasks
-SET state = :state, fence = fence + 1, attempts = 0, begun = 0, lost = 0, lost_on = NULL,
-    refusals = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
-    adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL, error = NULL, code = :code,
-    message = :message, started_ms = NULL, ended_ms = NULL, updated_ms = :now_ms
+-- Tasks that must run again, or wait again.
+UPDATE tasks SET state = :state, code = :code, message = :message, {afresh}
 WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last
   AND state IN (SELECT value FROM json_each(:states))
 RETURNING id;
 
 -- name: send_back
--- As `put_back`, where an input is not done any more.
-UPDATE tasks AS t
-SET state = 'blocked', fence = fence + 1, attempts = 0, begun = 0, lost = 0, lost_on = NULL,
-    refusals = 0, ready_s = 0, lease_s = NULL, worker = NULL, token = NULL, progress = 0,
-    adopted = 0, gap = 0, receipt = NULL, files = NULL, result = NULL, error = NULL, code = NULL,
-    message = NULL, started_ms = NULL, ended_ms = NULL, updated_ms = :now_ms
+-- Tasks that wait again, because an input is not done any more.
+UPDATE tasks AS t SET state = 'blocked', code = NULL, message = NULL, {afresh}
 WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
   AND t.state <> 'blocked' AND {waits}
 RETURNING id;
