@@ -36,11 +36,13 @@ class Bench:
         self.outputs = MemoryStore(self.clock)
         self.scratch = scratch
         self.job = job or talk_job()
-        self.work = Work(
-            self.job, pipeline, StoreIO(self.job, self.store, self.outputs, scratch), "w"
-        )
+        self.work = self.work_on(self.job, pipeline)
         self.ran: list[str] = []
         """The tasks whose steps were called, in order."""
+
+    def work_on(self, job: Job, pipeline: Pipeline) -> Work:
+        io = StoreIO(job, self.store, lambda: self.outputs, self.scratch)
+        return Work(job, pipeline, io, "w")
 
     def submit(self) -> None:
         remember_job(self.store, self.job)

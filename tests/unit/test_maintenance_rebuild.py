@@ -12,6 +12,7 @@ from intermission.errors import StoreError
 from intermission.maintenance.rebuild import (
     Rebuilt,
     adopt_all,
+    needs_shared_ledger,
     rebuild,
     remember_job,
     remembered_jobs,
@@ -131,6 +132,19 @@ def test_a_job_is_remembered_once_and_whole(bench: Bench) -> None:
     remember_job(bench.store, bench.job)
     assert list(bench.store.list("jobs/")) == [before]
     assert list(remembered_jobs(bench.store)) == [bench.job]
+
+
+def test_it_is_remembered_that_a_shared_ledger_has_a_job(bench: Bench, tmp_path: Path) -> None:
+    assert not needs_shared_ledger(bench.store)
+    remember_job(bench.store, bench.job, in_shared_ledger=True)  # it was remembered without
+    assert needs_shared_ledger(bench.store)
+    new = Bench(tmp_path)
+    remember_job(new.store, new.job, in_shared_ledger=True)
+    assert needs_shared_ledger(new.store)
+    (only,) = new.store.list("")
+    assert only.key == f"jobs/{new.job.key}.json"
+    remember_job(new.store, new.job)
+    assert needs_shared_ledger(new.store)
 
 
 def test_what_is_no_job_is_named_with_a_remedy(bench: Bench) -> None:

@@ -12,9 +12,7 @@ import pytest
 from engine_bench import Bench
 
 from intermission import Chunk, Context, Pipeline, Source, step
-from intermission.backends.task_io.store_io import StoreIO
 from intermission.engine.planning import make_job
-from intermission.engine.run_task import Work
 from intermission.errors import Permanent
 from intermission.maintenance.gc import Swept, collect
 from intermission.maintenance.superseded_outputs import bring_back, given_up_ms
@@ -66,7 +64,7 @@ class Two(Bench):
         self.finish_all()
         assert self.leads_to() == ["old 0", "old 1", "old 2"]
         self.job = second
-        self.work = Work(second, STAGES, StoreIO(second, self.store, self.outputs, scratch), "w")
+        self.work = self.work_on(second, STAGES)
 
     def leads_to(self) -> list[str]:
         """What somebody sees who begins at the front."""

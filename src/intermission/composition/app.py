@@ -35,11 +35,20 @@ from intermission.engine.workspace import Workspace
 from intermission.errors import (
     NotFound,
     SourceError,
+    StoreError,
+    StoreUnavailable,
     UsageError,
     WorkspaceBusy,
 )
-from intermission.maintenance.gc import SHARED_KEY, Swept, attempts_under_way, collect
-from intermission.maintenance.rebuild import Rebuilt, adopt_all, rebuild, remember_job
+from intermission.maintenance.gc import Swept, attempts_under_way, collect
+from intermission.maintenance.rebuild import (
+    Rebuilt,
+    adopt_all,
+    needs_shared_ledger,
+    rebuild,
+    remember_job,
+    remembered_job,
+)
 from intermission.maintenance.redo import withdraw_all
 from intermission.maintenance.superseded_outputs import bring_back, given_up_ms
 from intermission.maintenance.verify import verify
@@ -215,6 +224,8 @@ class App:
                 remedy="Rename the file.",
             )
         workspace = self.workspace(path, pipeline.output)
+        if workspace.open_outputs is not None and pipeline.makes_files:
+            workspace.open_outputs()  # sources get their names in the order they are submitted in
         store = workspace.open_store()
         store.self_test()
         source = known or identify_location(path, store, self.settings)
@@ -235,9 +246,7 @@ class App:
             scratch = workspace.scratch
             if fresh:
                 _start_over(ledger, store, job, workspace)
-            remember_job(store, job)
-            if self.shared is not None and store.stat(SHARED_KEY) is None:
-                store.replace(SHARED_KEY, b"{}")
+            remember_job(store, job, in_shared_ledger=self.shared is not None)
             is_new = ledger.submit(job, expand(job, {}))
             if not is_new:
                 opened = None if workspace.open_outputs is None else workspace.open_outputs()
@@ -297,7 +306,7 @@ class App:
         try:
             with self.owning(workspace), self.reading(workspace) as ledger:
                 store = workspace.open_store()
-                if self.shared is None and store.stat(SHARED_KEY) is not None:
+                if self.shared is None and needs_shared_ledger(store):
                     return Swept(0, 0, 0, needs_ledger=True)
                 return collect(
                     store,
@@ -318,8 +327,10 @@ class App:
         neither code nor another source.
         """
         try:
-            output = Job.from_json(store.read(f"jobs/{job_key}.json").decode()).output
-        except (NotFound, ValueError, TypeError, KeyError):
+            output = remembered_job(store, job_key).output
+        except StoreUnavailable:
+            raise
+        except (NotFound, StoreError):
             return None
         if not is_output_name(output) or "/" in output:
             return None

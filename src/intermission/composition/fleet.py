@@ -160,8 +160,8 @@ class Fleet:
 
     def open_job(self, ledger: Ledger, key: str, worker: str) -> OpenJob:
         """What a worker needs to run the tasks of a job."""
-        row = job_row(ledger, key)
-        job, workspace = row.job, self.workspace(row.job)
+        job = ledger.job(key) or job_row(ledger, key).job
+        workspace = self.workspace(job)
         ref = self.app.catalog.of(job).ref
         store = workspace.open_store()
         bring_back(ledger, store, job)

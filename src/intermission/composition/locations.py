@@ -177,11 +177,11 @@ def workspace_of(place: Location, settings: Settings, output: str | None) -> Wor
     if isinstance(place, ObjectLocation):
         return _object_workspace(place, settings, output)
     folder = place.parent / settings.workspace_name / place.name
-    outputs = None if output is None else _outputs(place, settings, output, folder / ".tmp")
+    temp = folder / ".tmp"
     return Workspace(
         folder=folder,
         open_store=partial(LocalStore, folder),
-        open_outputs=outputs,
+        open_outputs=partial(_open_outputs, place, settings, output, temp) if output else None,
         open_ledger=partial(open_ledger, folder / LEDGER_NAME, settings.lost_max),
     )
 
@@ -190,11 +190,11 @@ def _object_workspace(place: ObjectLocation, settings: Settings, output: str | N
     url = f"{place.bucket}/{settings.checkpoints_prefix}/{place.key}"
     # A name of its own on this machine, the same in every run, so that a lock is proven dead here.
     folder = settings.cache_dir.expanduser() / "workspaces" / identity(url)[:20] / place.name
-    outputs = None if output is None else _outputs(place, settings, output, folder / ".tmp")
+    temp = folder / ".tmp"
     return Workspace(
         folder=folder,
         open_store=_opener(url, settings),
-        open_outputs=outputs,
+        open_outputs=partial(_open_outputs, place, settings, output, temp) if output else None,
         open_ledger=partial(open_ledger, folder / LEDGER_NAME, settings.lost_max),
         fetch_source=partial(_fetch_source, place, settings),
         sign_source=partial(_sign_source, place, settings),
@@ -203,31 +203,34 @@ def _object_workspace(place: ObjectLocation, settings: Settings, output: str | N
     )
 
 
-def _outputs(place: Location, settings: Settings, output: str, temp: Path) -> Callable[[], Store]:
-    """Where people find a source's outputs: under a name that no other source has there."""
+def _open_outputs(place: Location, settings: Settings, output: str, temp: Path) -> Store:
+    """Where people find a source's outputs: under a name that no other source has there.
+
+    The name is claimed when it is first asked for.
+    """
     if settings.output_dir is not None:
-        return _outputs_below(settings.output_dir, place, settings)
+        return _open_outputs_below(settings.output_dir, place, settings)
     if isinstance(place, Path):
         claims = LocalStore(place.parent / settings.workspace_name)
         name = _claimed_name(claims, f"outputs/{output}", place, place.name)
-        return partial(LocalStore, place.parent / output / name, temp=temp)
+        return LocalStore(place.parent / output / name, temp=temp)
     path = PurePosixPath(place.key)
     claims = _opener(f"{place.bucket}/{settings.checkpoints_prefix}", settings)()
     name = _claimed_name(claims, f"outputs/{output}/{path.parent}", path, str(place))
-    return _opener(f"{place.bucket}/{output / path.parent / name}", settings)
+    return _opener(f"{place.bucket}/{output / path.parent / name}", settings)()
 
 
-def _outputs_below(base: str, place: Location, settings: Settings) -> Callable[[], Store]:
+def _open_outputs_below(base: str, place: Location, settings: Settings) -> Store:
     path = place if isinstance(place, Path) else PurePosixPath(place.key)
     if is_url(base):
         base = base.rstrip("/")
         claims: Store = _opener(f"{base}/{settings.workspace_name}", settings)()
-        return _opener(f"{base}/{_claimed_name(claims, 'outputs', path, str(place))}", settings)
+        return _opener(f"{base}/{_claimed_name(claims, 'outputs', path, str(place))}", settings)()
     folder = Path(base).expanduser().resolve()
     claims = LocalStore(folder / settings.workspace_name)
     name = _claimed_name(claims, "outputs", path, str(place))
     # What is being written has to be on the same file system.
-    return partial(LocalStore, folder / name, temp=folder / settings.workspace_name / ".tmp")
+    return LocalStore(folder / name, temp=folder / settings.workspace_name / ".tmp")
 
 
 def _claimed_name(claims: Store, prefix: str, source: PurePath, owner: str) -> str:

@@ -43,9 +43,6 @@ from intermission.ports.store import Stat, Store
 
 _MEMORY_KEY = "garbage.json"
 
-SHARED_KEY = "shared.json"
-"""There once a shared ledger has had jobs of this workspace: it alone knows who works on them."""
-
 UnderWay = Callable[[], Collection[tuple[str, int]]]
 """The steps and fences of tasks that somebody may be working on."""
 

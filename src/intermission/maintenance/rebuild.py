@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,32 +13,63 @@ from intermission.engine.inputs import input_digests, inputs_of, skipped_inputs
 from intermission.engine.planning import expand, with_skipped
 from intermission.engine.receipt import adopt
 from intermission.errors import AlreadyExists, InputUnfinished, StoreError
-from intermission.model import CLAIMABLE, Completion, Job, Lease, TaskRow, TaskState
+from intermission.model import CLAIMABLE, Completion, Job, Lease, TaskRow, TaskState, canonical
 from intermission.ports.ledger import Ledger
 from intermission.ports.store import Store
 
 _BATCH = 256
+SHARED_KEY = "shared.json"
+"""There once a shared ledger has had a job that was remembered without it."""
 
 
-def remember_job(store: Store, job: Job) -> None:
-    """Keep what a job is beside its receipts, so that a ledger can be made from the store."""
+def remember_job(store: Store, job: Job, *, in_shared_ledger: bool = False) -> None:
+    """Keep what a job is beside its receipts, so that a ledger can be made from the store.
+
+    And whether a shared ledger has it: then that alone knows who works on it.
+    """
     key = f"jobs/{job.key}.json"
     if store.stat(key) is None:
+        record = asdict(job) | {"in_shared_ledger": in_shared_ledger}
         try:
-            store.create(key, job.to_json().encode())
-        except AlreadyExists:
+            store.create(key, canonical(record).encode())
             return
+        except AlreadyExists:
+            pass
+    if in_shared_ledger and not _read(store, key)[1] and store.stat(SHARED_KEY) is None:
+        store.replace(SHARED_KEY, b"{}")
+
+
+def needs_shared_ledger(store: Store) -> bool:
+    """Whether a shared ledger has, or had, any job of this workspace."""
+    if store.stat(SHARED_KEY) is not None:
+        return True
+    return any(in_shared_ledger for _, in_shared_ledger in _records(store))
+
+
+def remembered_job(store: Store, job_key: str) -> Job:
+    """Raises `NotFound`, and `StoreError` for a record that is none."""
+    return _read(store, f"jobs/{job_key}.json")[0]
 
 
 def remembered_jobs(store: Store) -> Iterator[Job]:
-    for stat in store.list("jobs/"):
-        try:
-            yield Job.from_json(store.read(stat.key).decode())
-        except (ValueError, TypeError, KeyError) as e:
-            raise StoreError(
-                f"expected a job under {stat.key} in {store.uri}, found something else.",
-                remedy="Move it away and rebuild again; the next run of that job writes it anew.",
-            ) from e
+    return (job for job, _ in _records(store))
+
+
+def _records(store: Store) -> Iterator[tuple[Job, bool]]:
+    return (_read(store, stat.key) for stat in store.list("jobs/"))
+
+
+def _read(store: Store, key: str) -> tuple[Job, bool]:
+    """A job as it was remembered, and whether a shared ledger has it."""
+    try:
+        fields = json.loads(store.read(key))
+        in_shared_ledger = fields.pop("in_shared_ledger")
+        return Job.from_json(canonical(fields)), in_shared_ledger
+    except (ValueError, TypeError, KeyError) as e:
+        raise StoreError(
+            f"expected a job under {key} in {store.uri}, found something else.",
+            remedy="Move it away and rebuild again; the next run of that job writes it anew.",
+        ) from e
 
 
 class Rebuilt(NamedTuple):

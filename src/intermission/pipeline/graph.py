@@ -87,6 +87,11 @@ class Pipeline:
         """What a worker that has it says it can run, and a job of it asks for."""
         return code_of(self.name, self.graph)
 
+    @property
+    def makes_files(self) -> bool:
+        """Whether any of its steps can: only with a context there is a place for them."""
+        return any(step.context_param is not None for step in self.steps.values())
+
     def __repr__(self) -> str:
         return f"<pipeline {self.name}: {', '.join(self.steps)}>"
 

@@ -222,6 +222,10 @@ class Ledger(Protocol):
         """Every limit, by name."""
         ...
 
+    def job(self, key: str) -> Job | None:
+        """The job with this key, as it was when last read: what was claimed is known by then."""
+        ...
+
     def jobs(
         self,
         key_prefix: str = "",

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from intermission.backends.source_files import FetchedSource, SourceCheck
@@ -20,11 +20,11 @@ from intermission.scratch import Scratch, made_files
 
 @dataclass(frozen=True)
 class StoreIO:
-    """`TaskIO` with a store at hand; `outputs` is where files for people go."""
+    """`TaskIO` with a store at hand; files for people go to the outputs."""
 
     job: Job
     store: Store
-    outputs: Store | None
+    open_outputs: Callable[[], Store] | None
     scratch: Path
     fetch_source: Callable[[Source], Path] | None = None
     check: SourceCheck = field(default_factory=SourceCheck)
@@ -70,11 +70,16 @@ class StoreIO:
             if sound is not None:
                 return sound, False
 
+    @cached_property
+    def outputs(self) -> Store | None:
+        return None if self.open_outputs is None else self.open_outputs()
+
     def publish(self, lease: Lease, receipt: Receipt) -> None:
         spec = self.job.step(lease.step)
-        if self.outputs is not None and spec.publish is not None:
-            where = (lease.index, receipt.files, self.scratch)
-            publish(self.store, self.outputs, self.job, spec, *where)
+        has_any = bool(receipt.files) or spec.entrypoints
+        if spec.publish is None or not has_any or self.outputs is None:
+            return
+        publish(self.store, self.outputs, self.job, spec, lease.index, receipt.files, self.scratch)
 
     def discard(self, folder: Path) -> None:
         """What lies in the store itself is not this machine's alone; `gc` sees to it."""
@@ -95,5 +100,4 @@ def _open(
     open_outputs: Callable[[], Store] | None,
     fetch_source: Callable[[Source], Path] | None,
 ) -> StoreIO:
-    outputs = None if open_outputs is None else open_outputs()
-    return StoreIO(job, open_store(), outputs, scratch, fetch_source)
+    return StoreIO(job, open_store(), open_outputs, scratch, fetch_source)

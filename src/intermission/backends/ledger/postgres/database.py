@@ -43,6 +43,7 @@ class PostgresDatabase(Transactions):
             "tried": list(tried),
             "without": list(without),
             "count": wanted.count,
+            "known": list(wanted.known),
         }
         name = "openings" if wanted.jobs is None else "openings_of_jobs"
         rows = self.rows(name, **values)
@@ -68,17 +69,21 @@ class PostgresDatabase(Transactions):
         return self.rows("pick", requests=requests, jobs=jobs, count=count, host=host)
 
     def lease(self, picked: Sequence[Row], taker: Taker) -> list[Row]:
-        return self.rows("claim_picked", ids=[row[0] for row in picked], **taker._asdict())
+        ids = [row[0] for row in picked]
+        return self.rows("claim_picked", ids=ids, **self._lease_values(taker))
 
     def take(self, requests: Sequence[Request], count: int, taker: Taker) -> list[Row]:
         jobs = list(dict.fromkeys(one.job_id for one in requests))
         where = {"requests": requests, "jobs": jobs, "count": count}
-        return self.rows("claim", **where, **taker._asdict())
+        return self.rows("claim", **where, **self._lease_values(taker))
+
+    def _lease_values(self, taker: Taker) -> dict[str, Any]:
+        return taker._asdict() | {"lease_s": self.now_s + taker.lease_ttl_s}
 
     def take_turns(
         self, jobs: Sequence[int], starting: Collection[int], emptied: Sequence[tuple[int, int]]
     ) -> None:
-        self.rows("take_turns", jobs=list(jobs), starting=list(starting), emptied=emptied)
+        self.later("take_turns", jobs=list(jobs), starting=list(starting), emptied=emptied)
 
     def close_openings(self, empty: Sequence[tuple[int, int]]) -> None:
         # Looked at by another statement than the one that locks, which sees what was added since.
@@ -88,7 +93,7 @@ class PostgresDatabase(Transactions):
     def insert_tasks(self, job_id: int, rows: Sequence[Row], spans: dict[int, Span]) -> set[int]:
         where = {"job": job_id, "spans": [(step, *span) for step, span in spans.items()]}
         before = set(self.rows("tasks_in_spans", **where)) if spans else set()
-        self.rows("insert_tasks", job=job_id, rows=rows)
+        self.later("insert_tasks", job=job_id, rows=rows)
         after = set(self.rows("tasks_in_spans", **where)) if spans else set()
         return {step for step, _, _ in after - before}
 
@@ -108,7 +113,7 @@ class PostgresDatabase(Transactions):
         return self.rows(name, **where, after=after, limit=limit)
 
     def ended(self, jobs: Sequence[int]) -> None:
-        self.rows("fold_counts", jobs=list(jobs))
+        self.later("fold_counts", jobs=list(jobs))
 
     def tidy(self, jobs: Sequence[int]) -> None:
         for (id,) in self.rows("unfolded_jobs", jobs=list(jobs), most=_UNFOLDED_MAX):

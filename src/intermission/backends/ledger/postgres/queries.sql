@@ -11,6 +11,9 @@ VALUES (%(token)s, extract(epoch FROM clock_timestamp()))
 ON CONFLICT DO NOTHING
 RETURNING at_s;
 
+-- name: commit
+COMMIT;
+
 -- name: now_s
 -- As a query of its own, so that it is asked once and an index can be searched for it.
 (SELECT coalesce(%(now_s)s, extract(epoch FROM clock_timestamp())::double precision))
@@ -134,7 +137,8 @@ WHERE r.job_id = due.job_id AND r.step = due.step;
 
 -- name: found
 j.id, j.revision, j.state, r.step, r.class, r.is_waiting,
-    EXISTS (SELECT 1 FROM intermission.limits), {any_due}
+    EXISTS (SELECT 1 FROM intermission.limits),
+    CASE WHEN j.id <> ALL(%(known)s::bigint[]) THEN j.spec END, {any_due}
 
 -- name: fitting_classes
 -- What this worker can run, and nobody paused.

@@ -3,6 +3,10 @@
 A change is one transaction. Its first statement writes the change's own token, so that after a
 broken COMMIT the same change, made again, learns whether it was made: it is then answered as it
 would have been, and never made twice. No transaction is open while anybody else works.
+
+Every message to the server and back costs as much as a short statement. So a change begins with
+its first statement, if that does not need the time, and statements whose rows nobody wants wait
+for the next one, or for the COMMIT.
 """
 
 from __future__ import annotations
@@ -10,9 +14,10 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cache
+from itertools import takewhile
 from random import uniform
 from typing import Any, TypeVar
 
@@ -34,11 +39,39 @@ T = TypeVar("T")
 
 SQL = statements("intermission.backends.ledger.postgres")
 
+NEEDS_TIME = frozenset(name for name, sql in SQL.items() if re.search(r"%\(now_m?s\)s", sql))
+"""The statements that need the time of their change, which its beginning tells."""
 PATIENCE_S = 60.0
 """How long a server may be away, as in a restart or a failover, before it is an error."""
 _OPEN_S = 5.0
+_BEGIN_AT = 2
+"""Behind so many others, the statement of `begin` that tells the time."""
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 2.0
+
+
+def _bound(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a statement as it takes them: rows as an array for each column."""
+    for table, width in _tables(name).items():
+        columns = zip(*values.pop(table), strict=True)
+        lists: list[Any] = [list(column) for column in columns] or [[]] * width
+        values.update((f"{table}_{n}", column) for n, column in enumerate(lists))
+    return values
+
+
+def _run(connection: Any, name: str, values: dict[str, Any]) -> list[Row]:
+    return _fetch(connection.execute(SQL[name], _bound(name, values)))
+
+
+def _fetch(cursor: Any) -> list[Row]:
+    return cursor.fetchall() if cursor.description else []
+
+
+def _last(cursor: Any) -> list[Row]:
+    """The rows of the last of several statements."""
+    while cursor.nextset():
+        pass
+    return _fetch(cursor)
 
 
 @cache
@@ -49,6 +82,10 @@ def _tables(name: str) -> dict[str, int]:
     """
     found = re.findall(r"%\((\w+)_(\d+)\)s", SQL[name])
     return {table: 1 + max(int(n) for t, n in found if t == table) for table, _ in found}
+
+
+class _MadeBefore(Exception):
+    """The change was made by an earlier try, whose answer got lost."""
 
 
 class Transactions:
@@ -65,9 +102,13 @@ class Transactions:
         self._clock = clock
         self._patience_s = patience_s
         self._tx: Any = None
+        self._queued: list[tuple[str, dict[str, Any]]] = []
+        """Statements of the change under way that were not sent yet."""
+        self._token: int | None = None
+        """Of a change that was not begun yet."""
         self._in_vain = False
         """Set by a change that found nothing to change: it is undone, and no disk has to wait."""
-        self.now_ms, self.now_s = 0, 0.0
+        self._now_ms, self._now_s = 0, 0.0
         self._last_token = 0
         # Where nothing was ever reached, waiting helps nobody: a wrong address is told at once.
         # Where it was, others wait behind this, and whoever opens a ledger can open it again.
@@ -86,29 +127,35 @@ class Transactions:
     def close(self) -> None:
         """Nothing is held between calls: the connections are the process's."""
 
+    @property
+    def now_ms(self) -> int:
+        self._begin()
+        return self._now_ms
+
+    @property
+    def now_s(self) -> float:
+        self._begin()
+        return self._now_s
+
     def rows(self, name: str, /, **values: Any) -> list[Row]:
         """The rows of a statement: of the change under way, or else of a read of its own."""
         if self._tx is not None:
-            now: dict[str, Any] = {"now_s": self.now_s, "now_ms": self.now_ms}
-            return self._execute(self._tx, name, now | values)
+            self._queued.append((name, values))
+            return self._send()
         clock = self._clock
-        now = {"now_s": None, "now_ms": None}  # the database's, unless injected
+        now: dict[str, Any] = {"now_s": None, "now_ms": None}  # the database's, unless injected
         if clock is not None:
             now = {"now_s": clock.monotonic_s(), "now_ms": clock.now_ms()}
 
         def read() -> list[Row]:
             with borrowed(self.url, wait_s=self._wait_s(self._patience_s)) as connection:
-                return self._execute(connection, name, now | values)
+                return _run(connection, name, now | values)
 
         return self._persist(read, self._patience_s)
 
-    def _execute(self, connection: Any, name: str, values: dict[str, Any]) -> list[Row]:
-        for table, width in _tables(name).items():
-            columns = zip(*values.pop(table), strict=True)
-            lists: list[Any] = [list(column) for column in columns] or [[]] * width
-            values.update((f"{table}_{n}", column) for n, column in enumerate(lists))
-        cursor = connection.execute(SQL[name], values)
-        return cursor.fetchall() if cursor.description else []
+    def later(self, name: str, /, **values: Any) -> None:
+        """Run a statement of the change under way, at the latest with its COMMIT."""
+        self._queued.append((name, values))
 
     def change(self, work: Callable[[], T], *, hurry_s: float | None = None) -> T:
         """Run `work` in a transaction, again from the start if the connection is lost.
@@ -125,42 +172,76 @@ class Transactions:
         def change() -> T:
             with borrowed(self.url, wait_s=wait_s, silence_s=hurry_s) as connection:
                 try:
-                    if not self._begin(connection, token):
-                        self._last_token = token
-                        return answers[-1]
-                    self._tx = connection
+                    self._tx, self._token = connection, token
                     answer = work()
                     if self._in_vain:
                         connection.rollback()
                         return answer
                     answers.append(answer)
-                    connection.execute("COMMIT")
+                    self._commit()
                     self._last_token = token
                     return answer
+                except _MadeBefore:
+                    connection.rollback()
+                    self._last_token = token
+                    return answers[-1]
                 except BaseException:
                     if not connection.closed:
                         connection.rollback()
                     raise
                 finally:
-                    self._tx, self._in_vain = None, False
+                    self._tx, self._token, self._in_vain = None, None, False
+                    self._queued.clear()
 
         return self._persist(change, patience_s, ask_why=hurry_s is None)
 
-    def _begin(self, connection: Any, token: int) -> bool:
-        """Start a change; False if it was made before. Sets its one time, the database's."""
-        cursor = driver().ClientCursor(connection)
-        cursor.execute(SQL["begin"], {"token": token, "previous": self._last_token})
-        while cursor.nextset():
-            pass
+    def _begin(self) -> list[Row]:
+        """Start the change under way, unless it has begun. Sets its one time, the database's.
+
+        Statements that are queued and need no time go with it: the rows of the last of them.
+        """
+        if self._token is None:
+            return []
+        token, self._token = self._token, None
+        early = list(takewhile(lambda one: one[0] not in NEEDS_TIME, self._queued))
+        del self._queued[: len(early)]
+        cursor = self._send_all([("begin", {"token": token, "previous": self._last_token}), *early])
+        for _ in range(_BEGIN_AT):
+            cursor.nextset()
         row = cursor.fetchone()
         if row is None:
-            connection.rollback()
-            return False
+            raise _MadeBefore
         (at_s,) = row
-        self.now_s, self.now_ms = at_s, int(at_s * 1000)
+        self._now_s, self._now_ms = at_s, int(at_s * 1000)
         if self._clock is not None:
-            self.now_s, self.now_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        return True
+            self._now_s, self._now_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        return _last(cursor) if early else []
+
+    def _send(self) -> list[Row]:
+        """Send what is queued; the rows of the last statement."""
+        found = self._begin()
+        if not self._queued:
+            return found
+        if len(self._queued) == 1:  # values apart from the text: the server reads less
+            ((name, values),) = self._queued
+            self._queued.clear()
+            now = {"now_s": self._now_s, "now_ms": self._now_ms}
+            return _run(self._tx, name, now | values)
+        queued = list(self._queued)
+        self._queued.clear()
+        return _last(self._send_all(queued))
+
+    def _commit(self) -> None:
+        if self._queued or self._token is None:
+            self._begin()
+            self._send_all([*self._queued, ("commit", {})])
+
+    def _send_all(self, queued: Sequence[tuple[str, dict[str, Any]]]) -> Any:
+        """Statements as one message; what comes back."""
+        now = {"now_s": self._now_s, "now_ms": self._now_ms}
+        cursor = driver().ClientCursor(self._tx)
+        texts = (cursor.mogrify(SQL[name], _bound(name, now | values)) for name, values in queued)
+        return cursor.execute("\n".join(texts))
 
     def nothing_changed(self) -> None:
         self._in_vain = True

@@ -89,12 +89,14 @@ class Claim:
         Locks come first, in an order that all changes keep, so that a claim that has locked
         tasks waits for nobody. Jobs that no limit is over are claimed from together.
         """
+        for one in {one.job_id: one for one in found if one.spec is not None}.values():
+            self._specs.keep(one.job_id, one.revision, one.spec or "")
         known = self._specs.jobs({(one.job_id, one.revision) for one in found})
         found = [one for one in found if one.job_id in known]  # others were deleted this instant
         budget = self._budget(found)
         waiting = {one.job_id for one in found if one.state != "running"}
         if waiting:
-            self._db.rows("lock_jobs", jobs=sorted(waiting))
+            self._db.later("lock_jobs", jobs=sorted(waiting))
         for bound, batch in self._batches(found, budget):
             if self._left <= 0:
                 break

@@ -36,6 +36,8 @@ class Opening(NamedTuple):
     """Whether it prefers another worker, for a while."""
     any_limits: bool
     """Whether there are any limits at all."""
+    spec: str | None = None
+    """Of the job, where reading it along saves asking again."""
 
 
 Openings = tuple[list[Opening], bool]
@@ -49,6 +51,8 @@ class Wanted(NamedTuple):
     runs: Collection[str] | None
     jobs: Collection[str] | None
     count: int
+    known: Sequence[int] = ()
+    """Jobs whose specs the claim has."""
 
 
 class Taker(NamedTuple):
@@ -56,7 +60,7 @@ class Taker(NamedTuple):
 
     worker: str
     host: str
-    lease_s: float
+    lease_ttl_s: float
     begin: bool
 
 
@@ -74,9 +78,15 @@ class Request(NamedTuple):
 class Database(Protocol):
     """One instance per thread; never carried across a fork."""
 
-    now_ms: int
-    now_s: float
-    """The time of the change under way; leases and delays are in seconds of this clock."""
+    @property
+    def now_ms(self) -> int:
+        """The time of the change under way."""
+        ...
+
+    @property
+    def now_s(self) -> float:
+        """The same; leases and delays are in seconds of this clock."""
+        ...
 
     def rows(self, name: str, /, **values: Any) -> list[Row]:
         """Run a statement: in the change under way, or else as a read of its own.
@@ -84,6 +94,11 @@ class Database(Protocol):
         A value may be a list, or a list of rows. `now_ms` and `now_s` are always among the
         values.
         """
+        ...
+
+    def later(self, name: str, /, **values: Any) -> None:
+        """Run a statement of the change under way whose rows nobody wants: when the next one
+        runs, or else when the change ends."""
         ...
 
     def change(self, work: Callable[[], T], *, hurry_s: float | None = None) -> T:

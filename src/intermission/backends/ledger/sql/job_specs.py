@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from intermission.backends.ledger.sql.database import Database
 from intermission.model import Job
@@ -17,10 +18,16 @@ class JobSpecs:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._jobs: dict[int, tuple[int, Job]] = {}
+        self._ids: dict[str, int] = {}
 
     def id_of(self, key: str) -> int | None:
         rows = self._db.rows("job_id", key=key)
         return rows[0][0] if rows else None
+
+    def kept(self, key: str) -> Job | None:
+        """The job with this key, if its spec is kept."""
+        known = self._jobs.get(self._ids.get(key, 0))
+        return None if known is None else known[1]
 
     def job(self, id: int, revision: int = 0) -> Job:
         """A job's spec, as it was when last read unless a newer revision is asked for."""
@@ -44,11 +51,17 @@ class JobSpecs:
             found[id] = self.keep(id, revision, spec)
         return found
 
+    def newest(self, count: int) -> list[int]:
+        """The jobs whose specs were kept last, or some of them."""
+        return list(islice(reversed(self._jobs), count))
+
     def keep(self, id: int, revision: int, spec: str) -> Job:
         if len(self._jobs) >= JOBS_KEPT:
             self._jobs.clear()
+            self._ids.clear()
         job = Job.from_json(spec)
         self._jobs[id] = revision, job
+        self._ids[job.key] = id
         return job
 
     def forget(self, id: int) -> None:

@@ -37,6 +37,8 @@ from intermission.ports.ledger import task_with
 SWEEP_JOBS = 20
 """So many active jobs are looked at again by each rescue, in case something was missed."""
 _OPENINGS_MIN = 32
+_SPECS_TOLD = 256
+"""Of so many jobs a claim says that it has their specs."""
 _CAPACITY_MAX = 2**31 - 1
 _RENEW_PATIENCE = 1 / 12
 """Of a lease: a renewal gives up soon, because the worker must stop before its lease ends."""
@@ -73,7 +75,7 @@ class SqlLedger(Reads):
             self._update_limits(job)
             return False
         ((id,),) = rows
-        self._db.rows("insert_steps", job=id, steps=self._step_rows(job), edges=_edge_rows(job))
+        self._db.later("insert_steps", job=id, steps=self._step_rows(job), edges=_edge_rows(job))
         self._specs.keep(id, 0, spec)
         self._graph.add_first(id, tasks)
         if not tasks:
@@ -138,14 +140,15 @@ class SqlLedger(Reads):
         if capacity <= 0:
             return []
         capacity = min(capacity, _CAPACITY_MAX)
-        wanted = Wanted(offers, runs, jobs, max(capacity, _OPENINGS_MIN))
+        count = max(capacity, _OPENINGS_MIN)
+        wanted = Wanted(offers, runs, jobs, count, self._specs.newest(_SPECS_TOLD))
         # Nothing is written where nothing is to be had: most claims of an idle fleet end here.
         found = self._db.openings(wanted, (), ())
         if not found[0]:
             return []
 
         def work() -> list[Lease]:
-            taker = Taker(worker, host, self._db.now_s + lease_ttl_s, begin)
+            taker = Taker(worker, host, lease_ttl_s, begin)
             return Claim(self._db, self._specs, wanted, capacity, taker).leases(found)
 
         return self._db.change(work)

@@ -11,6 +11,7 @@ from intermission.backends.ledger.sql.job_specs import JobSpecs
 from intermission.model import (
     Event,
     FileRef,
+    Job,
     JobRow,
     JobState,
     Limit,
@@ -34,6 +35,12 @@ class Reads:
 
     def close(self) -> None:
         self._db.close()
+
+    def job(self, key: str) -> Job | None:
+        if (kept := self._specs.kept(key)) is not None:
+            return kept
+        id = self._specs.id_of(key)
+        return None if id is None else self._specs.job(id)
 
     def jobs(
         self,

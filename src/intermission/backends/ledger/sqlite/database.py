@@ -83,6 +83,9 @@ class SqliteDatabase:
         with translated(self.path):
             return self.connection.execute(SQL[name], values).fetchall()
 
+    def later(self, name: str, /, **values: Any) -> None:
+        self.rows(name, **values)
+
     def change(self, work: Callable[[], T], *, hurry_s: float | None = None) -> T:
         with transaction(self.connection, self.path):
             self.now_ms, self.now_s = self._clock.now_ms(), self._clock.monotonic_s()
@@ -163,7 +166,7 @@ class SqliteDatabase:
         return picked
 
     def lease(self, picked: Sequence[Row], taker: Taker) -> list[Row]:
-        values = taker._asdict()
+        values = taker._asdict() | {"lease_s": self.now_s + taker.lease_ttl_s}
         for first, last in spans_of([row[0] for row in picked]):
             self.rows("claim", first=first, last=last, **values)
         self._tell("leased", picked, taker.worker)
