@@ -148,6 +148,26 @@ class Ledger(Protocol):
         """
         ...
 
+    def hand_over(
+        self,
+        done: Sequence[Completion],
+        worker: str,
+        capacity: int,
+        *,
+        lease_ttl_s: float,
+        host: str = "",
+        offers: Collection[str] = (),
+        runs: Collection[str] | None = None,
+        jobs: Collection[str] | None = None,
+        begin: bool = True,
+    ) -> tuple[list[bool], list[Lease]]:
+        """`complete`, and in the same transaction `claim`, so that a job goes on without a pause.
+
+        Leases come only of the jobs that these tasks are of, while it is their turn and no limit
+        is over them. None says nothing of what a claim would find.
+        """
+        ...
+
     def fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
         """Record failed attempts; the state each task is in now, None for a stale fence.
 

@@ -11,7 +11,8 @@ from intermission.testing.ledger.completing import Completing
 from intermission.testing.ledger.deletion import Deletion
 from intermission.testing.ledger.failing import Failing
 from intermission.testing.ledger.fan_in import FanIn
-from intermission.testing.ledger.holding import LockRecord
+from intermission.testing.ledger.handing_over import HandingOver
+from intermission.testing.ledger.holding import Holding
 from intermission.testing.ledger.racing import Racing
 from intermission.testing.ledger.reading import Reading
 from intermission.testing.ledger.recovering import Recovering
@@ -29,8 +30,9 @@ class LedgerContract(
     Submitting,
     Claiming,
     Scheduling,
-    LockRecord,
+    Holding,
     Completing,
+    HandingOver,
     FanIn,
     Replanning,
     Failing,

@@ -34,7 +34,7 @@ def ended_as(ledger: Ledger, token: str) -> tuple[TaskState, str | None]:
     return found.row.state, found.row.code
 
 
-class LockRecord(Suite):
+class Holding(Suite):
     def test_a_beat_makes_a_leased_task_running(self, ledger: Ledger) -> None:
         made = submit(ledger, line_job())
         lease = take_one(ledger)

@@ -243,6 +243,9 @@ class Transactions:
         texts = (cursor.mogrify(SQL[name], _bound(name, now | values)) for name, values in queued)
         return cursor.execute("\n".join(texts))
 
+    def show_openings(self) -> None:
+        """Triggers have opened them."""
+
     def nothing_changed(self) -> None:
         self._in_vain = True
 

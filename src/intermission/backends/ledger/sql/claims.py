@@ -8,8 +8,8 @@ jobs there are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby, takewhile
 
 from intermission.backends.ledger.sql.database import (
     Database,
@@ -64,12 +64,25 @@ class Claim:
             jobs = list(dict.fromkeys(row[0] for row in self._rows))
             starting = [id for id in jobs if self._tried[id].state != "running"]
             self._db.take_turns(jobs, starting, self._emptied())
-        if not self._rows and not self._empty:
-            self._db.nothing_changed()
-        elif not self._rows or len(self._empty) >= _EMPTY_MAX:
+        if self._empty and (not self._rows or len(self._empty) >= _EMPTY_MAX):
             # Last, because whoever makes a task claimable waits for it.
             self._db.close_openings(sorted(self._empty))
         return [self._lease(*row) for row in self._rows]
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether it has changed nothing."""
+        return not self._rows and not self._empty
+
+    def leases_of(self, locked: Collection[int], openings: Sequence[Opening]) -> list[Lease]:
+        """Take tasks of jobs that the change has locked, as far as it is their turn.
+
+        Only where no limit has to be locked: those are locked before jobs.
+        """
+        own = list(takewhile(lambda one: one.job_id in locked and not one.any_limits, openings))
+        if any(self._step(one)[1].concurrency is not None for one in own):
+            return []
+        return self.leases((own, False))
 
     def _emptied(self) -> list[tuple[int, int]]:
         """Steps of one task, which was taken: nothing else can be there."""

@@ -112,6 +112,10 @@ class Database(Protocol):
         """The change under way may be undone, and no disk has to wait for it."""
         ...
 
+    def show_openings(self) -> None:
+        """From here on, `openings` finds what the change under way has made claimable."""
+        ...
+
     def lock_jobs_of(self, task_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Keep others from changing the jobs of these tasks; id and revision of those known."""
         ...

@@ -140,8 +140,7 @@ class SqlLedger(Reads):
         if capacity <= 0:
             return []
         capacity = min(capacity, _CAPACITY_MAX)
-        count = max(capacity, _OPENINGS_MIN)
-        wanted = Wanted(offers, runs, jobs, count, self._specs.newest(_SPECS_TOLD))
+        wanted = self._wanted(capacity, offers, runs, jobs)
         # Nothing is written where nothing is to be had: most claims of an idle fleet end here.
         found = self._db.openings(wanted, (), ())
         if not found[0]:
@@ -149,9 +148,23 @@ class SqlLedger(Reads):
 
         def work() -> list[Lease]:
             taker = Taker(worker, host, lease_ttl_s, begin)
-            return Claim(self._db, self._specs, wanted, capacity, taker).leases(found)
+            claim = Claim(self._db, self._specs, wanted, capacity, taker)
+            leases = claim.leases(found)
+            if claim.is_in_vain:
+                self._db.nothing_changed()
+            return leases
 
         return self._db.change(work)
+
+    def _wanted(
+        self,
+        capacity: int,
+        offers: Collection[str],
+        runs: Collection[str] | None,
+        jobs: Collection[str] | None,
+    ) -> Wanted:
+        count = max(capacity, _OPENINGS_MIN)
+        return Wanted(offers, runs, jobs, count, self._specs.newest(_SPECS_TOLD))
 
     def limit(self, limit: Limit) -> None:
         values = asdict(limit) | {"tokens": limit.burst}
@@ -176,9 +189,38 @@ class SqlLedger(Reads):
         return self._db.change(work, hurry_s=lease_ttl_s * _RENEW_PATIENCE)
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
-        return self._db.change(lambda: self._complete(done)) if done else []
+        return self._db.change(lambda: self._complete(done)[0]) if done else []
 
-    def _complete(self, done: Sequence[Completion]) -> list[bool]:
+    def hand_over(
+        self,
+        done: Sequence[Completion],
+        worker: str,
+        capacity: int,
+        *,
+        lease_ttl_s: float,
+        host: str = "",
+        offers: Collection[str] = (),
+        runs: Collection[str] | None = None,
+        jobs: Collection[str] | None = None,
+        begin: bool = True,
+    ) -> tuple[list[bool], list[Lease]]:
+        capacity = min(capacity, _CAPACITY_MAX)
+
+        def work() -> tuple[list[bool], list[Lease]]:
+            accepted, locked = self._complete(done)
+            if capacity <= 0 or not locked:
+                return accepted, []
+            wanted = self._wanted(capacity, offers, runs, jobs)
+            self._db.show_openings()
+            openings, _ = self._db.openings(wanted, (), ())
+            taker = Taker(worker, host, lease_ttl_s, begin)
+            claim = Claim(self._db, self._specs, wanted, capacity, taker)
+            return accepted, claim.leases_of(locked, openings)
+
+        return self._db.change(work) if done else ([], [])
+
+    def _complete(self, done: Sequence[Completion]) -> tuple[list[bool], set[int]]:
+        """Which took effect, or had before; and the jobs of the former, which are locked."""
         self._lock_of([one.task_id for one in done])
         plans = [one for one in done if one.plans]
         ended = [row for one in plans for row in self._finish([one])]
@@ -186,18 +228,20 @@ class SqlLedger(Reads):
         indexes: dict[tuple[int, int], list[int]] = {}
         for _, _, job_id, step, index in ended:
             indexes.setdefault((job_id, step), []).append(index)
+        jobs = {job_id for job_id, _ in indexes}
         if indexes:
             self._graph.unblock_after(indexes)
-            self._graph.settle({job_id for job_id, _ in indexes})
+            self._graph.settle(jobs)
         if len(ended) == len(done):
-            return [True] * len(done)
+            return [True] * len(done), jobs
         fresh = {row[:2] for row in ended}
         others = [one.task_id for one in done if (one.task_id, one.fence) not in fresh]
         fates = {row[0]: row[1:] for row in self._db.rows("fates", ids=others)}
-        return [
+        accepted = [
             (one.task_id, one.fence) in fresh or _is_repeat(one, fates.get(one.task_id))
             for one in done
         ]
+        return accepted, jobs
 
     def _finish(self, done: Sequence[Completion]) -> list[tuple[int, int, int, int, int]]:
         """(task, fence, job, step, index) of those that took effect."""

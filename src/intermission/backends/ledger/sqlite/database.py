@@ -68,6 +68,8 @@ class SqliteDatabase:
         self.connection: Any = connect(path)
         self.now_ms, self.now_s = 0, 0.0
         self._is_changing = False
+        self._counted = 0
+        """The last event of the change under way that was added up."""
 
     def close(self) -> None:
         self.connection.close()
@@ -91,13 +93,17 @@ class SqliteDatabase:
             self.now_ms, self.now_s = self._clock.now_ms(), self._clock.monotonic_s()
             self._is_changing = True
             try:
-                ((before,),) = self.rows("last_event")
+                ((self._counted,),) = self.rows("last_event")
                 answer = work()
-                self.rows("count_changes", after=before)
-                self.rows("open_changed", after=before)
+                self.show_openings()
                 return answer
             finally:
                 self._is_changing = False
+
+    def show_openings(self) -> None:
+        self.rows("count_changes", after=self._counted)
+        self.rows("open_changed", after=self._counted)
+        ((self._counted,),) = self.rows("last_event")
 
     def nothing_changed(self) -> None:
         """A transaction that wrote nothing costs nothing."""
