@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -196,7 +197,16 @@ def dropping() -> Callable[..., int]:
     return start_some
 
 
-class FencelessLedger(SqliteLedger):
+class PlainLedger(SqliteLedger):
+    """Hands over by the two calls that a bug may be in."""
+
+    def hand_over(
+        self, done: Sequence[Completion], worker: str, capacity: int, **options: Any
+    ) -> tuple[list[bool], list[Lease]]:
+        return self.complete(done), self.claim(worker, capacity, **options)
+
+
+class FencelessLedger(PlainLedger):
     """Listens to whoever speaks last."""
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:
@@ -209,7 +219,7 @@ class FencelessLedger(SqliteLedger):
         return super().complete([replace(one, fence=fences[one.task_id][0]) for one in known])
 
 
-class GenerousLedger(SqliteLedger):
+class GenerousLedger(PlainLedger):
     """Hands a task to a second worker under the fence of the first."""
 
     def claim(self, worker: str, capacity: int, **options: object) -> list[Lease]:
@@ -220,7 +230,7 @@ class GenerousLedger(SqliteLedger):
         return [replace(lease, fence=max(lease.fence - 1, 1)) for lease in leases[:1]] + leases[1:]
 
 
-class NameBlindLedger(SqliteLedger):
+class NameBlindLedger(PlainLedger):
     """Goes by ids alone, whatever they meant before it was restored."""
 
     def complete(self, done: Sequence[Completion]) -> list[bool]:

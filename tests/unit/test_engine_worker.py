@@ -92,7 +92,7 @@ class Ledger(SqliteLedger):
     is_away = reads_fail = False
 
     def __getattribute__(self, name: str) -> Any:
-        changes = ("claim", "complete", "fail", "release", "rescue", "renew")
+        changes = ("claim", "complete", "hand_over", "fail", "release", "rescue", "renew")
         if (name in changes and self.is_away) or (name == "outputs" and self.reads_fail):
             raise LedgerError("the ledger is out of reach.")
         return super().__getattribute__(name)
@@ -206,16 +206,8 @@ def test_a_task_whose_input_was_lost_after_the_claim_is_not_started(tmp_path: Pa
     shop.executor.ends(1)
     shop.worker._wait(-1)
     shop.worker._record_ends()
-    claim = shop.ledger.claim
-
-    def late(*asked: Any, **how: Any) -> list[Lease]:
-        leases = claim(*asked, **how)
-        shop.ledger.invalidate([shop.rows()["one"].id], reason="gone")
-        return leases
-
-    shop.ledger.claim = late
-    shop.worker._claim()
-    shop.ledger.claim = claim
+    assert shop.states()["two"] is TaskState.LEASED
+    shop.ledger.invalidate([shop.rows()["one"].id], reason="gone")
     shop.worker._dispatch()
     assert not shop.executor.running
     assert shop.states() == {"one": TaskState.CORRUPT, "two": TaskState.BLOCKED}
@@ -234,6 +226,39 @@ def test_a_lost_lease_kills_its_run_and_costs_no_attempt(shop: Shop) -> None:
     shop.turn()
     assert shop.states()["one"] is TaskState.LEASED, "it is the other's"
     assert not [one for one in shop.ledger.events() if one.now == "retrying"]
+
+
+def test_the_next_task_of_a_job_is_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes with the end of the last: nobody has to look around for it."""
+    shop = Shop(tmp_path, step("one"), step("two", one=["one"]), step("three", one=["two"]))
+    shop.turn()
+
+    def look_around(*_: Any, **__: Any) -> list[Lease]:
+        raise AssertionError("a claim was asked for")
+
+    monkeypatch.setattr(shop.ledger, "claim", look_around)
+    for run, name in ((1, "two"), (2, "three")):
+        shop.executor.ends(run)
+        shop.worker._wait(-1)
+        shop.turn()
+        assert [lease.step for lease in shop.executor.running[run + 1]] == [name]
+    monkeypatch.undo()
+    shop.executor.ends(3)
+    shop.worker._wait(-1)
+    shop.turn()
+    assert shop.states() == dict.fromkeys(("one", "two", "three"), TaskState.DONE)
+
+
+def test_a_draining_worker_is_handed_nothing(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, step("one"), step("two", one=["one"]))
+    shop.turn()
+    shop.worker.drain("it is over", 60.0)
+    shop.executor.ends(1)
+    shop.worker._wait(-1)
+    shop.turn()
+    assert shop.states() == {"one": TaskState.DONE, "two": TaskState.PENDING}
 
 
 def test_a_task_that_was_answered_for_is_not_killed_for_its_lease(shop: Shop) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, islice
@@ -38,6 +38,8 @@ from intermission.ports.store import Store
 from intermission.scratch import holding
 from intermission.telemetry import reached
 
+Record = Callable[[Sequence[Completion]], list[bool]]
+
 PAGE_TASKS = 1000
 """As many tasks of a plan are added in one transaction."""
 
@@ -48,29 +50,38 @@ def complete(
     job: Job,
     done: Sequence[tuple[Lease, Completion]],
     scratch: Path,
+    record: Record | None = None,
 ) -> list[bool]:
     """Record completions of one job's tasks; which were accepted.
 
     One transaction for as many as follow each other, except that each plan has its own: the
-    tasks it adds hang on which other plans are done.
+    tasks it adds hang on which other plans are done. `record` is the ledger's `complete`, or does
+    more.
     """
     if not done:
         return []
+    record = record or ledger.complete
     reached("before-complete")
     plans = {spec.name for spec in plan_steps(job)}
     accepted: list[bool] = []
     for is_plan, some in groupby(done, lambda one: one[0].step in plans):
         if is_plan:
-            accepted += [_complete_plan(ledger, store, job, *one, scratch) for one in some]
+            accepted += [_complete_plan(ledger, store, job, *one, scratch, record) for one in some]
         else:
-            accepted += ledger.complete([completion for _, completion in some])
+            accepted += record([completion for _, completion in some])
     reached("after-complete")
     return accepted
 
 
 @holding()
 def _complete_plan(
-    ledger: Ledger, store: Store, job: Job, lease: Lease, completion: Completion, scratch: Path
+    ledger: Ledger,
+    store: Store,
+    job: Job,
+    lease: Lease,
+    completion: Completion,
+    scratch: Path,
+    record: Record,
 ) -> bool:
     """Add a plan's tasks a page at a time, and close it with the last one.
 
@@ -90,7 +101,7 @@ def _complete_plan(
             page = following
         closed = replace(completion, tasks=page, totals=dict(totals), plans=frozenset(plans))
         try:
-            (accepted,) = ledger.complete([closed])
+            (accepted,) = record([closed])
         except StalePlans:  # another plan finished in between: compute the tasks again
             continue
         return accepted

@@ -204,9 +204,8 @@ class Worker:
             if self._unwritten:
                 return
         idle = self._executor.idle
-        room = self._backlog.room(idle, self._has_room) if idle > 0 else 0
+        room, begin = self._room()
         try:
-            begin = room <= idle
             claimed = self._source.claim(room, self._busy_jobs(), begin=begin)
         except LedgerError as e:  # what runs goes on as long as its leases do
             self._not_answered(e)
@@ -214,6 +213,16 @@ class Worker:
         except EnvironmentFault as e:  # this host is fit for nothing: others go on
             self._end_with(e)
             return
+        self._hold(claimed, asked_at_s, begin)
+        self._share(asked_at_s, idle)
+
+    def _room(self) -> tuple[int, bool]:
+        """How many tasks to ask for, and whether each will begin at once."""
+        idle = self._executor.idle
+        room = self._backlog.room(idle, self._has_room) if idle > 0 else 0
+        return room, room <= idle
+
+    def _hold(self, claimed: Sequence[Claimed], asked_at_s: float, begin: bool) -> None:
         if claimed:
             reached("after-claim")
         for _, some in groupby(claimed, lambda one: one.job.name):
@@ -221,7 +230,6 @@ class Worker:
             leases = [one.lease for one in group]
             self._renewer.hold(group[0].job, leases, asked_at_s, begun=begin)
         self._backlog.extend(claimed)
-        self._share(asked_at_s, idle)
 
     def _busy_jobs(self) -> set[str]:
         running = {run.job.name for run in self._runs.values()}
@@ -351,10 +359,13 @@ class Worker:
             run.deadline_s = run.started_s + run.spec.timeout_s
 
     def _record_done(self, job: ClaimedJob, done: Sequence[tuple[Lease, Completed]]) -> None:
-        """Tasks of one step ended well."""
+        """Tasks of one step ended well. The next task of the job comes along where it can."""
         leases = [lease for lease, _ in done]
+        asked_at_s = self._clock.monotonic_s()
+        room, begin = (0, True) if self._drain.reason is not None else self._room()
+        claimed: list[Claimed] = []
         try:
-            job.complete(done)
+            claimed = self._source.complete(job, done, room, begin=begin)
         except CorruptArtifact as e:  # a plan's result: what has a receipt is adopted later
             first = leases[0]
             lost = CorruptInput(first.task_id, e.task_key, e.key, str(e))
@@ -367,6 +378,7 @@ class Worker:
             if not self._source.is_shared:
                 raise
             job.release(leases, reason=Reason.STORE_AWAY, message=str(e))
+        self._hold(claimed, asked_at_s, begin)
         self._let_go(job, leases)
         executed_s = [ended.took_s for _, ended in done if not ended.completion.adopted]
         step = stats_name(job, leases[0].step)

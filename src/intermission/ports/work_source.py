@@ -22,6 +22,19 @@ from intermission.ports.slot_protocol import (
 )
 
 
+class Ask(NamedTuple):
+    """What a worker would claim, as `Ledger.claim` takes it."""
+
+    worker: str
+    capacity: int
+    lease_ttl_s: float
+    host: str = ""
+    offers: Collection[str] = ()
+    runs: Collection[str] | None = None
+    jobs: Collection[str] | None = None
+    begin: bool = True
+
+
 class Renewals(Protocol):
     """The lease renewer's own way to whoever gave the leases."""
 
@@ -68,10 +81,13 @@ class ClaimedJob(Protocol):
         """
         ...
 
-    def complete(self, done: Sequence[tuple[Lease, Completed]]) -> list[bool]:
-        """Record tasks of one step that ended well; which were accepted.
+    def complete(
+        self, done: Sequence[tuple[Lease, Completed]], ask: Ask | None = None
+    ) -> list[Lease]:
+        """Record tasks of one step that ended well.
 
-        Raises `CorruptArtifact` for a plan whose result is lost.
+        Leases that can be had in the same transaction, if any are asked for. Raises
+        `CorruptArtifact` for a plan whose result is lost.
         """
         ...
 
@@ -144,6 +160,18 @@ class WorkSource(Protocol):
         held. `busy` are the names of the jobs that this worker still holds leases of: the others
         may be closed. Raises `LedgerError`.
         """
+        ...
+
+    def complete(
+        self,
+        job: ClaimedJob,
+        done: Sequence[tuple[Lease, Completed]],
+        room: int,
+        *,
+        begin: bool = True,
+    ) -> list[Claimed]:
+        """Record tasks of one step that ended well; what comes next of the job, if that is known
+        at once, for up to `room` tasks. Raises as `ClaimedJob.complete`."""
         ...
 
     def refuse(self, job: ClaimedJob, leases: Sequence[Lease], fault: HostFault) -> None:

@@ -30,7 +30,7 @@ from intermission.ports.slot_protocol import (
     Inputs,
     JobContext,
 )
-from intermission.ports.work_source import Renewals
+from intermission.ports.work_source import Ask, Renewals
 from intermission.settings import Settings
 
 
@@ -70,7 +70,9 @@ class HttpJob:
         edges = self.job.step(leases[0].step).edges
         return {one.task_id: self.client.inputs(one, edges) for one in leases}
 
-    def complete(self, done: Sequence[tuple[Lease, Completed]]) -> list[bool]:
+    def complete(
+        self, done: Sequence[tuple[Lease, Completed]], ask: Ask | None = None
+    ) -> list[Lease]:
         ends = self.client.complete(
             [
                 (
@@ -86,7 +88,7 @@ class HttpJob:
             if end.problem:  # it will be refused however often it comes
                 refused = Failed(lease.task_id, "Refused", end.problem, True)
                 self.fail(lease, refused)
-        return [end.accepted for end in ends]
+        return []
 
     def fail(self, lease: Lease, failed: Failed) -> TaskState | None:
         failure = Failure(

@@ -52,6 +52,11 @@ class HostFaults:
             for known in (self._in_a_row, self._pauses, self._until_s):
                 known.pop(one, None)
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is left alone, or was until a moment ago."""
+        return bool(self._until_s)
+
     def paused(self, now_s: float) -> set[str]:
         """The kinds that are left alone now.
 

@@ -13,7 +13,7 @@ from intermission.engine.inputs import read_inputs
 from intermission.engine.step_stats import StepStats
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
-from intermission.model import Job, JobRow, JobState, Lease, Reason, TaskState
+from intermission.model import Completion, Job, JobRow, JobState, Lease, Reason, TaskState
 from intermission.ports.ledger import Ledger
 from intermission.ports.slot_protocol import (
     Completed,
@@ -24,7 +24,7 @@ from intermission.ports.slot_protocol import (
     JobContext,
 )
 from intermission.ports.store import Store
-from intermission.ports.work_source import Renewals
+from intermission.ports.work_source import Ask, Renewals
 from intermission.settings import Settings
 from intermission.telemetry import reached
 
@@ -93,13 +93,25 @@ class OpenJob:
     def inputs(self, leases: Sequence[Lease]) -> Mapping[int, Inputs]:
         return read_inputs(self.ledger, self.job, leases)
 
-    def complete(self, done: Sequence[tuple[Lease, Completed]]) -> list[bool]:
+    def complete(
+        self, done: Sequence[tuple[Lease, Completed]], ask: Ask | None = None
+    ) -> list[Lease]:
+        leases: list[Lease] = []
+
+        def hand_over(ended: Sequence[Completion]) -> list[bool]:
+            assert ask is not None
+            left = ask._replace(capacity=ask.capacity - len(leases))
+            accepted, claimed = self.ledger.hand_over(ended, **left._asdict())
+            leases.extend(claimed)
+            return accepted
+
         accepted = completion.complete(
             self.ledger,
             self.store,
             self.job,
             [(lease, ended.completion) for lease, ended in done],
             self.workspace.scratch,
+            hand_over if ask is not None else None,
         )
         self.idle_until_s = 0.0
         kept = [ended for (_, ended), ok in zip(done, accepted, strict=True) if ok]
@@ -107,7 +119,7 @@ class OpenJob:
         executed_s = [ended.took_s for ended in kept if not ended.completion.adopted]
         self.stats.finished(step, executed_s, len(kept) - len(executed_s))
         self.stats.warnings += [f"{step}: {text}" for ended in kept for text in ended.warnings]
-        return accepted
+        return leases
 
     def fail(self, lease: Lease, failed: Failed) -> TaskState | None:
         how = completion.failure(self.job, lease, failed, self.delays_s, self.jitter)

@@ -10,8 +10,8 @@ from intermission.backends.work_source.worker_locks import alive, bury, dead
 from intermission.errors import EnvironmentFault, IntermissionError
 from intermission.model import JobState, Lease
 from intermission.ports.clock import Clock
-from intermission.ports.slot_protocol import HostFault
-from intermission.ports.work_source import Claimed, ClaimedJob
+from intermission.ports.slot_protocol import Completed, HostFault
+from intermission.ports.work_source import Ask, Claimed, ClaimedJob
 from intermission.settings import Settings
 
 POLL_S = 0.25
@@ -93,19 +93,34 @@ class OwnJobs:
     def _claim(
         self, opened: OpenJob, room: int, busy: Collection[str], begin: bool
     ) -> list[Claimed]:
-        leases = opened.ledger.claim(
-            self._worker,
-            room,
-            lease_ttl_s=self._settings.lease_ttl_s,
-            offers=self._settings.can,
-            jobs=[opened.job.key],
-            begin=begin,
-        )
+        leases = opened.ledger.claim(**self._ask(opened, room, begin)._asdict())
         if not leases and opened.name not in busy and opened.has_ended():
             self._end(opened)
         elif len(leases) < room:
             opened.idle_until_s = self._clock.monotonic_s() + POLL_S
         return [Claimed(lease, opened) for lease in leases]
+
+    def _ask(self, opened: OpenJob, room: int, begin: bool) -> Ask:
+        return Ask(
+            self._worker,
+            room,
+            self._settings.lease_ttl_s,
+            offers=self._settings.can,
+            jobs=[opened.job.key],
+            begin=begin,
+        )
+
+    def complete(
+        self,
+        job: ClaimedJob,
+        done: Sequence[tuple[Lease, Completed]],
+        room: int,
+        *,
+        begin: bool = True,
+    ) -> list[Claimed]:
+        opened = self._open.get(job.name)
+        ask = None if opened is None or room <= 0 else self._ask(opened, room, begin)
+        return [Claimed(lease, job) for lease in job.complete(done, ask)]
 
     def _end(self, opened: OpenJob) -> None:
         self._on_end(opened)

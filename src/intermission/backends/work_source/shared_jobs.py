@@ -26,8 +26,8 @@ from intermission.errors import (
 from intermission.model import Failure, Lease, Reason, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.notifier import Notifier
-from intermission.ports.slot_protocol import HostFault
-from intermission.ports.work_source import Claimed, ClaimedJob
+from intermission.ports.slot_protocol import Completed, HostFault
+from intermission.ports.work_source import Ask, Claimed, ClaimedJob
 from intermission.settings import Settings
 
 POLL_S = 1.0
@@ -130,14 +130,15 @@ class SharedJobs:
         paused = self._faults.paused(now_s)
         if room <= 0 or now_s < self.ask_at_s or EVERYTHING in paused:
             return []
+        ask = self._ask(room, begin, paused)
         leases = self._ledger.claim(
-            self._worker,
-            room,
-            lease_ttl_s=self.lease_ttl_s,
-            host=self._host,
-            offers=self._settings.can,
-            runs=None if self._runs is None else set(self._runs) - paused,
-            begin=begin,
+            ask.worker,
+            ask.capacity,
+            lease_ttl_s=ask.lease_ttl_s,
+            host=ask.host,
+            offers=ask.offers,
+            runs=ask.runs,
+            begin=ask.begin,
         )
         if len(leases) < room:  # unless a task ends before: that may unblock others
             self.ask_at_s = now_s + POLL_S * uniform(0.8, 1.2)
@@ -147,6 +148,29 @@ class SharedJobs:
         for job_key, group in groupby(leases, lambda lease: lease.job_key):
             claimed += self._accept(job_key, list(group), now_s)
         return claimed
+
+    def _ask(self, room: int, begin: bool, paused: Collection[str] = ()) -> Ask:
+        return Ask(
+            self._worker,
+            room,
+            self.lease_ttl_s,
+            host=self._host,
+            offers=self._settings.can,
+            runs=None if self._runs is None else set(self._runs).difference(paused),
+            begin=begin,
+        )
+
+    def complete(
+        self,
+        job: ClaimedJob,
+        done: Sequence[tuple[Lease, Completed]],
+        room: int,
+        *,
+        begin: bool = True,
+    ) -> list[Claimed]:
+        # A host that leaves anything alone asks by `claim`, which looks whether it still must.
+        ask = None if room <= 0 or self._faults.any else self._ask(room, begin)
+        return [Claimed(lease, job) for lease in job.complete(done, ask)]
 
     def _look_for_lost(self, now_s: float, room: int) -> None:
         """Put back what vanished workers held: soon where a slot is idle, for only that helps."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from intermission.engine.graph import EVERY, dependants
@@ -20,6 +20,7 @@ from intermission.model import (
     Completion,
     FileRef,
     Job,
+    Lease,
     Output,
     Receipt,
     StepKind,
@@ -210,15 +211,16 @@ class Audit:
     ) -> Any:
         """A call to a ledger. Every copy of a ledger is at a place of its own."""
         if name == "complete":
-            return self._complete(ledger, *args)
+            return self._complete(ledger, args[0], lambda: ledger.complete(*args))
+        if name == "hand_over":
+            return self._hand_over(place, ledger, *args, **options)
         if name == "fail":
             self._complain(self._blame.failed(place, args[0]))
         if name == "renew":
             self._complain(self._blame.renewed(place, args[1]))
         result = getattr(ledger, name)(*args, **options)
         if name == "claim":
-            self._job_of |= {lease.key: lease.job_key for lease in result}
-            self._complain(self._blame.claimed(place, result))
+            self._note_claimed(place, result)
         if name == "release":
             self.counts[options["reason"]] += result
         if name == "invalidate":
@@ -229,9 +231,30 @@ class Audit:
         if wrong is not None:
             raise self._violation(wrong)
 
-    def _complete(self, ledger: Ledger, done: Sequence[Completion]) -> list[bool]:
+    def _hand_over(
+        self, place: object, ledger: Ledger, done: Sequence[Completion], **options: Any
+    ) -> tuple[list[bool], list[Lease]]:
+        leases: list[Lease] = []
+
+        def record() -> list[bool]:
+            accepted, claimed = ledger.hand_over(done, **options)
+            leases.extend(claimed)
+            return accepted
+
+        accepted = self._complete(ledger, done, record)
+        self._note_claimed(place, leases)
+        self.counts["task handed over"] += len(leases)
+        return accepted, leases
+
+    def _note_claimed(self, place: object, leases: Sequence[Lease]) -> None:
+        self._job_of |= {lease.key: lease.job_key for lease in leases}
+        self._complain(self._blame.claimed(place, leases))
+
+    def _complete(
+        self, ledger: Ledger, done: Sequence[Completion], record: Callable[[], list[bool]]
+    ) -> list[bool]:
         before = self._rows(ledger)
-        answers = ledger.complete(done)
+        answers = record()
         if not any(answers) and self._rows(ledger) != before:
             raise self._violation("a refused completion changed the ledger")
         expected = [_is_current(before.get(one.task_id), one) for one in done]
