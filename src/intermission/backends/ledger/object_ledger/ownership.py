@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from intermission.backends.ledger.object_ledger.lock import LOCK_KEY, LOCK_TTL_S, Lock
@@ -19,7 +19,6 @@ from intermission.backends.work_source.worker_locks import alive, bury, dead
 from intermission.engine.workspace import Workspace
 from intermission.errors import LockLost, StoreError
 from intermission.ports.clock import Clock, SystemClock
-from intermission.ports.store import Store
 
 TICK_S = 1.0
 RENEW_EVERY_S = 15.0
@@ -47,7 +46,7 @@ class Ownership:
         self._on_lost = on_lost
         self._renew_every_s = renew_every_s
         self._push_every_s = push_every_s
-        self._store: Store = workspace.open_store()
+        self._store = workspace.open_store()
         self.lock = Lock(self._store, worker, self._clock, ttl_s=ttl_s)
         self._copy = LedgerCopy(self._store, workspace.folder, self._renew)
         self._pushed_at_s = 0.0
@@ -94,7 +93,8 @@ class Ownership:
         """
         self._end(self._stop_pushing, self._pusher)
         try:
-            self._push()  # while the lock is still being renewed: it may take long
+            if self._error is None:
+                self._copy.push()  # while the lock is still being renewed: it may take long
         finally:
             self._end(self._stop, *self._others)
             self._leave(reason)
@@ -110,20 +110,17 @@ class Ownership:
             return
         try:
             self._renew()
+            self._trouble = None
         except StoreError as e:
             self._trouble = e  # asked again at the next tick; the deadline decides how often
-        else:
-            self._trouble = None
 
     def push_if_due(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s - self._pushed_at_s < self._push_every_s:
+        if self._error is not None or now_s - self._pushed_at_s < self._push_every_s:
             return
         self._pushed_at_s = now_s
-        try:
-            self._push()
-        except StoreError:
-            return  # tried again when next due, and in earnest at the end
+        with suppress(StoreError):  # tried again when next due, and in earnest at the end
+            self._copy.push()
 
     def watch(self) -> None:
         if self._clock.monotonic_s() < self.lock.deadline_s:
@@ -137,10 +134,6 @@ class Ownership:
     def _renew(self) -> None:
         with self._renewing:  # the thread that uploads asks as well
             self.lock.renew()
-
-    def _push(self) -> None:
-        if self._error is None:
-            self._copy.push()
 
     def _lose(self, error: Exception) -> None:
         with self._losing:
