@@ -5,8 +5,8 @@ after that: the client's threads do not survive one, and a call would never retu
 is the one place that reads the client's exceptions. Nothing here knows what a call does: whoever
 makes one sees to it that it can be repeated.
 
-The client's own retries are switched off, but for the parts of a large file: it does not repeat
-a conditional write whose answer is lost, and takes 409 for "exists", where a repeat decides.
+The client's own retries serve only the parts of a large file. For anything else they would take
+409 for "exists", and hide that a conditional write was sent more than once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
@@ -134,14 +134,13 @@ class Service:
         """Settings that neither the caller nor the environment gave, and whether HTTP is meant."""
         config: dict[str, Any] = dict(self._options)
         endpoint = self._endpoint()
-        if self.scheme not in _S3:
-            return config, endpoint.startswith("http:")
-        if endpoint:
-            config["endpoint"] = endpoint
-            if not os.environ.get("AWS_REGION") and not os.environ.get("AWS_DEFAULT_REGION"):
-                config.setdefault("region", "us-east-1")
-        # One object at a time is one plain request, which every look-alike understands.
-        config.setdefault("disable_bulk_delete", True)
+        if self.scheme in _S3:
+            # One object at a time is one plain request, which every look-alike understands.
+            config.setdefault("disable_bulk_delete", True)
+            if endpoint:
+                config["endpoint"] = endpoint
+                if not os.environ.get("AWS_REGION") and not os.environ.get("AWS_DEFAULT_REGION"):
+                    config.setdefault("region", "us-east-1")
         return config, endpoint.startswith("http:")
 
     def _endpoint(self) -> str:
@@ -163,7 +162,7 @@ class Service:
         from obstore.exceptions import BaseError
 
         client = client or self.client()
-        delays, since_s = _delays(), time.monotonic()
+        delay_s, since_s = _DELAY_FIRST_S, time.monotonic()
         while True:
             try:
                 result = act(client, *args)
@@ -172,14 +171,15 @@ class Service:
                 if failure.kind is not StoreUnavailable:
                     message = f"{doing} failed: {self.url} {failure.said}."
                     raise failure.kind(message, remedy=failure.remedy) from e
-                delay_s = next(delays)
-                if time.monotonic() + delay_s - since_s > self._patience_s:
+                wait_s = delay_s * random.uniform(0.5, 1.0)
+                delay_s = min(delay_s * 2, _DELAY_MAX_S)
+                if time.monotonic() + wait_s - since_s > self._patience_s:
                     raise StoreUnavailable(
                         f"{doing} failed: {self.url} gave no usable answer for "
                         f"{self._patience_s:g} s; the last was that it {failure.said}.",
                         remedy="Run the same command again when it answers; progress is saved.",
                     ) from e
-                time.sleep(delay_s)
+                time.sleep(wait_s)
             else:
                 self._answered = True
                 return result
@@ -233,13 +233,6 @@ def _transport(text: str) -> str:
 
 def _first_line(e: Exception) -> str:
     return str(e).partition("\n")[0].rstrip(". ")
-
-
-def _delays() -> Iterator[float]:
-    delay_s = _DELAY_FIRST_S
-    while True:
-        yield delay_s * random.uniform(0.5, 1.0)
-        delay_s = min(delay_s * 2, _DELAY_MAX_S)
 
 
 _AWS = (
