@@ -81,9 +81,7 @@ def opened(bench: Bench, store: Store | None = None, outputs: Store | None = Non
 
 
 def watching(bench: Bench, pipeline: Pipeline = ROW, **stores: Store) -> _Watched:
-    assert pipeline.preview is not None
-    outputs = stores.get("outputs", bench.outputs)
-    return _Watched(opened(bench, **stores), pipeline, pipeline.preview, lambda: outputs)
+    return _Watched(opened(bench, **stores), pipeline)
 
 
 def finish(bench: Bench, *numbers: int) -> None:

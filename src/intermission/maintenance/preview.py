@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Any, Protocol
@@ -61,10 +61,9 @@ class Previews:
 
     def watch(self, opened: WatchedJob, pipeline: Pipeline) -> None:
         """Look at a job from now on, until its resources are closed."""
-        open_outputs = opened.workspace.open_outputs
-        if pipeline.preview is None or open_outputs is None:
+        if pipeline.preview is None or opened.workspace.open_outputs is None:
             return
-        watched = _Watched(opened, pipeline, pipeline.preview, open_outputs)
+        watched = _Watched(opened, pipeline)
         with self._lock:
             self._watched.append(watched)
         opened.resources.callback(self._end, watched)
@@ -104,19 +103,11 @@ class Previews:
 class _Watched:
     """One job, looked at by the thread alone."""
 
-    def __init__(
-        self,
-        opened: WatchedJob,
-        pipeline: Pipeline,
-        preview: Callable[..., Mapping[str, str]],
-        open_outputs: Callable[[], Store],
-    ) -> None:
+    def __init__(self, opened: WatchedJob, pipeline: Pipeline) -> None:
         self.is_ending = False
         self._job = opened.job
         self._pipeline = pipeline
-        self._preview = preview
         self._workspace = opened.workspace
-        self._open_outputs = open_outputs
         self._ledger: Ledger | None = None
         self._seen = -1
         self._seq = 0
@@ -133,7 +124,8 @@ class _Watched:
 
     @cached_property
     def _published(self) -> Store:
-        return self._open_outputs()
+        assert self._workspace.open_outputs is not None
+        return self._workspace.open_outputs()
 
     def look(self) -> None:
         """Publish what there is by now, if that is more than the last time."""
@@ -165,7 +157,8 @@ class _Watched:
             name: self._value(name, found[name]) if name in found else values[name]
             for name in self._pipeline.preview_inputs
         }
-        if self._publish(ledger, self._preview(**given), count):
+        assert self._pipeline.preview is not None
+        if self._publish(ledger, self._pipeline.preview(**given), count):
             self._seen = count
 
     def _read_new(self, ledger: Ledger) -> None:
