@@ -53,15 +53,15 @@ class Ownership:
         self._trouble: StoreError | None = None
         """Why the last renewal failed, if it did."""
         self._renewing = threading.Lock()
+        self._pushing = threading.Lock()
         self._losing = threading.Lock()
         self._error: Exception | None = None
-        self._stop_pushing = threading.Event()
         self._stop = threading.Event()
-        self._pusher = self._thread("ledger-uploader", self.push_if_due, self._stop_pushing)
-        self._others = (
-            self._thread("lock-renewer", self.renew_if_due, self._stop),
-            self._thread("lock-watcher", self.watch, self._stop),
-        )
+        duties = (self.renew_if_due, self.watch, self.push_if_due)
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(act,), name=act.__name__, daemon=True)
+            for act in duties
+        ]
         self._alive = ExitStack()
 
     @property
@@ -83,7 +83,7 @@ class Ownership:
 
     def start(self) -> None:
         """Renew and upload from here on, until `close`."""
-        for thread in (*self._others, self._pusher):
+        for thread in self._threads:
             thread.start()
 
     def close(self, reason: str | None = None) -> None:
@@ -91,12 +91,13 @@ class Ownership:
 
         Raises what ended ownership before, if anything did: then there is nothing to free.
         """
-        self._end(self._stop_pushing, self._pusher)
         try:
-            if self._error is None:
-                self._copy.push()  # while the lock is still being renewed: it may take long
+            self._push()  # while the lock is still being renewed: it may take long
         finally:
-            self._end(self._stop, *self._others)
+            self._stop.set()
+            for thread in self._threads:
+                if thread.is_alive():
+                    thread.join()
             self._leave(reason)
         self.check()
 
@@ -116,11 +117,11 @@ class Ownership:
 
     def push_if_due(self) -> None:
         now_s = self._clock.monotonic_s()
-        if self._error is not None or now_s - self._pushed_at_s < self._push_every_s:
+        if now_s - self._pushed_at_s < self._push_every_s:
             return
         self._pushed_at_s = now_s
         with suppress(StoreError):  # tried again when next due, and in earnest at the end
-            self._copy.push()
+            self._push()
 
     def watch(self) -> None:
         if self._clock.monotonic_s() < self.lock.deadline_s:
@@ -135,30 +136,24 @@ class Ownership:
         with self._renewing:  # the thread that uploads asks as well
             self.lock.renew()
 
+    def _push(self) -> None:
+        with self._pushing:  # the end may come while an upload is under way
+            if self._error is None and not self._stop.is_set():
+                self._copy.push()
+
+    def _repeat(self, act: Callable[[], None]) -> None:
+        try:
+            while not self._stop.wait(min(TICK_S, self._renew_every_s, self._push_every_s)):
+                act()
+        except Exception as e:
+            self._lose(e)
+
     def _lose(self, error: Exception) -> None:
         with self._losing:
             if self._error is not None:
                 return
             self._error = error
         self._on_lost(error)
-
-    def _thread(
-        self, name: str, act: Callable[[], None], stop: threading.Event
-    ) -> threading.Thread:
-        def repeat() -> None:
-            try:
-                while not stop.wait(min(TICK_S, self._renew_every_s, self._push_every_s)):
-                    act()
-            except Exception as e:
-                self._lose(e)
-
-        return threading.Thread(target=repeat, name=name, daemon=True)
-
-    def _end(self, stop: threading.Event, *threads: threading.Thread) -> None:
-        stop.set()
-        for thread in threads:
-            if thread.is_alive():
-                thread.join()
 
     def _leave(self, reason: str | None = None) -> None:
         with self._alive:
