@@ -41,6 +41,8 @@ in the backend that met them.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 
@@ -274,3 +276,12 @@ def fault_from_os(e: OSError, doing: str, kind: type[Fault], *, where: object = 
     reason = (e.strerror or str(e) or type(e).__name__).lower()
     at = f" ({e.filename})" if e.filename else ""
     return kind(f"{doing} failed: {reason}{at}.", remedy=f"Put that right and {_AGAIN}")
+
+
+@contextmanager
+def os_faults(doing: str, kind: type[EnvironmentFault], *, where: object = "") -> Iterator[None]:
+    """Raise what an OSError inside means, in the words of `fault_from_os`."""
+    try:
+        yield
+    except OSError as e:
+        raise fault_from_os(e, doing, kind, where=where) from e

@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import random
+import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -327,7 +328,8 @@ def test_a_fork_made_too_late_is_told_so(
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying_client, "find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "intermission.backends.store.bucket", raising=False)
+    monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(EnvironmentFault, match="obstore") as caught:
         ObjectStore("s3://bucket")
     assert "intermission[cloud]" in caught.value.remedy
@@ -347,4 +349,4 @@ def test_every_key_has_a_name_of_its_own_and_comes_back() -> None:
 
 def _names(store: ObjectStore) -> list[str]:
     """Every object below the prefix, temporary ones too."""
-    return [one["path"].removeprefix(store._root) for one in store._bucket.list(store._root)]
+    return [one.key.removeprefix(store._root) for one in store._bucket.list(store._root)]

@@ -165,9 +165,10 @@ def test_the_seeds_meet_every_fault_and_do_some_work(play: Callable[[int], World
     assert uploads > generations
 
 
-def blind(self: Lock, new: LockRecord, version: str) -> Any:
+def blind(self: Lock, new: LockRecord, version: str | None) -> None:
     """Steals and renews without asking what is there."""
-    return self._store.replace(LOCK_KEY, new.to_json())
+    found = self._store.stat(LOCK_KEY)
+    WRITE_LOCK(self, new, None if found is None else found.version)
 
 
 def forgetful(self: Lock, reason: str | None = None) -> None:
@@ -176,9 +177,9 @@ def forgetful(self: Lock, reason: str | None = None) -> None:
     self._store.delete(LOCK_KEY)
 
 
-def hasty(self: Lock, holding: LockRecord, stat: Any, asked_at_s: float) -> None:
+def hasty(self: Lock, new: LockRecord, version: str | None) -> None:
     """Counts its time from the answer instead of from the request."""
-    self._mine, self._version = holding, stat.version
+    WRITE_LOCK(self, new, version)
     self.renewed_at_s = self._clock.monotonic_s()
 
 
@@ -211,12 +212,13 @@ def quick(data: bytes, where: str) -> LockRecord:
     return replace(found, ttl_s=20.0)
 
 
+WRITE_LOCK = Lock._write
 WRITE = LockRecord.to_json
 READ = LockRecord.from_json
 CANARIES = [
-    (Lock, "_replace", blind),
+    (Lock, "_write", blind),
     (Lock, "release", forgetful),
-    (Lock, "_settle", hasty),
+    (Lock, "_write", hasty),
     (LedgerCopy, "open", unfenced),
     (LedgerCopy, "_kept", careless),
     (Ownership, "_renew", trusting),

@@ -97,8 +97,8 @@ def test_a_run_owns_its_workspace_and_leaves_it_free(world: World) -> None:
         assert living(world.workspace("one")) == [owned.lock.owner]
         with pytest.raises(WorkspaceBusy):
             world.owner("two").open()
-        assert owned._pusher.is_alive()
-    assert not any(thread.is_alive() for thread in (owned._pusher, *owned._others))
+        assert all(thread.is_alive() for thread in owned._threads)
+    assert not any(thread.is_alive() for thread in owned._threads)
     assert world.says()["state"] == "free"
     assert world.uploads() == 2
     assert (living(world.workspace("one")), dead(world.workspace("one"))) == ([], [])

@@ -80,8 +80,8 @@ def opened(bench: Bench, store: Store | None = None, outputs: Store | None = Non
     return OpenJob(workspace, bench.job, bench.ledger, bench.store, "w", Settings())
 
 
-def watching(bench: Bench, **stores: Store) -> _Watched:
-    return _Watched(opened(bench, **stores), ROW)
+def watching(bench: Bench, pipeline: Pipeline = ROW, **stores: Store) -> _Watched:
+    return _Watched(opened(bench, **stores), pipeline)
 
 
 def finish(bench: Bench, *numbers: int) -> None:
@@ -173,8 +173,7 @@ def test_the_end_is_the_steps_own(bench: Bench) -> None:
     texts = {NAME: "0"}
     bench.finish_all()
     assert text(bench) == "0123."
-    late._ledger = bench.ledger
-    assert late._publish(texts, 1)
+    assert late._publish(bench.ledger, texts, 1)
     assert text(bench) == "0123."
 
 
@@ -228,8 +227,7 @@ def slow_down(bench: Bench, nth: int, act: Callable[[], None]) -> None:
     for hooked, real in zip(stores, (bench.store, bench.outputs), strict=True):
         hooked.__dict__ |= {**real.__dict__, "hook": hook}
     slow = watching(bench, store=stores[0], outputs=stores[1])
-    slow._ledger = bench.ledger
-    slow._publish({NAME: "0"}, 1)
+    slow._publish(bench.ledger, {NAME: "0"}, 1)
 
 
 def test_broken_code_is_left_out(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -238,7 +236,7 @@ def test_broken_code_is_left_out(bench: Bench, caplog: pytest.LogCaptureFixture)
 
     finish(bench)
     finish(bench, 0)
-    watched = _Watched(opened(bench), Pipeline("row", [pieces, made, gather], preview=broken))
+    watched = watching(bench, Pipeline("row", [pieces, made, gather], preview=broken))
     watched.look()
     watched.look()
     assert [record.message for record in caplog.records] == [

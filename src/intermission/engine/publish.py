@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any
 
 from intermission.engine.receipt import fetch_file
 from intermission.errors import AlreadyExists, NotFound, StoreError
 from intermission.model import FileRef, Job, StepSpec
 from intermission.pipeline.context import RESULT_NAME
-from intermission.ports.store import Store
+from intermission.ports.store import Store, read_note, write_note
 from intermission.scratch import holding
 from intermission.telemetry import reached
 
@@ -39,6 +39,10 @@ class Versions:
     front: str | None = None
     former: tuple[str, ...] = ()
     """Were in front once: whatever of theirs is still there may go."""
+
+    def without(self, *jobs: str) -> Versions:
+        """The same, but these are not former ones."""
+        return replace(self, former=tuple(key for key in self.former if key not in jobs))
 
 
 def published_name(job: Job, spec: StepSpec, index: int, file: FileRef, version: str = "") -> str:
@@ -63,11 +67,10 @@ def publish(
     scratch: Path,
 ) -> list[str]:
     """Copy a task's files to the outputs, where they are not already. Their names."""
-    has_versions = spec.entrypoints or VERSION in (spec.publish or "")
-    version = version_of(store, job) if has_versions else ""
+    version = version_for(store, job, spec)
     names: list[str] = []
     if spec.entrypoints:  # before its files lead here: they are never called former meanwhile
-        change_versions(store, job.pipeline, lambda was: _without(was, job.key))
+        change_versions(store, job.pipeline, lambda was: was.without(job.key))
     for file in files:
         if file.name == RESULT_NAME:
             continue
@@ -87,8 +90,7 @@ def publish(
             continue
         reached("before-publish")
         stat = outputs.replace(name, fetch_file(store, file, scratch) if data is None else data)
-        memory = json.dumps({**wanted, "version": stat.version})
-        store.replace(memory_key(name), memory.encode())
+        write_note(store, memory_key(name), {**wanted, "version": stat.version})
         reached("after-publish")
     if spec.entrypoints:
         change_versions(store, job.pipeline, lambda was: _led_by(was, job.key))
@@ -101,11 +103,13 @@ def memory_key(name: str) -> str:
 
 def memory_of(store: Store, name: str) -> dict[str, Any]:
     """What is remembered of a published file; nothing, if it is not."""
-    try:
-        known = json.loads(store.read(memory_key(name)))
-    except (NotFound, ValueError):
-        known = None
-    return cast("dict[str, Any]", known) if isinstance(known, dict) else {}
+    return read_note(store, memory_key(name))
+
+
+def version_for(store: Store, job: Job, spec: StepSpec) -> str:
+    """What stands for `{version}` in the names of a step's files."""
+    has_versions = spec.entrypoints or VERSION in (spec.publish or "")
+    return version_of(store, job) if has_versions else ""
 
 
 def version_of(store: Store, job: Job) -> str:
@@ -150,10 +154,6 @@ def change_versions(store: Store, pipeline: str, change: Callable[[Versions], Ve
             return
 
 
-def _without(was: Versions, job_key: str) -> Versions:
-    return replace(was, former=tuple(key for key in was.former if key != job_key))
-
-
 def _led_by(was: Versions, job_key: str) -> Versions:
     before = () if was.front in (None, job_key) else (was.front,)
-    return Versions(was.first, job_key, (*_without(was, job_key).former, *before))
+    return Versions(was.first, job_key, (*was.without(job_key).former, *before))

@@ -14,12 +14,10 @@ another is in use. A file that somebody else has written since stays.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, cast
 
 from intermission.engine.publish import (
     VERSIONS,
@@ -39,7 +37,7 @@ from intermission.maintenance.superseded_outputs import (
 from intermission.model import HELD, Receipt, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger, every_task
-from intermission.ports.store import Stat, Store
+from intermission.ports.store import Stat, Store, read_note, write_note
 
 _MEMORY_KEY = "garbage.json"
 
@@ -92,12 +90,9 @@ def collect(
         ended_ms = _given_up(store, versions, partial(given_up_ms, pipeline))
         outputs = outputs_of(versions.front or "") if versions.former or ended_ms else None
         if outputs is not None:
-            outdated = _Outdated(sweep, outputs, versions, ended_ms, partial(given_up_ms, pipeline))
-            outdated.take()
-            if not dry_run:
-                change_versions(store, pipeline, outdated.delete)
+            _sweep_outputs(sweep, outputs, pipeline, versions, ended_ms, given_up_ms)
     if not dry_run:
-        store.replace(_MEMORY_KEY, json.dumps(sweep.waiting).encode())
+        write_note(store, _MEMORY_KEY, sweep.waiting)
     return Swept(sweep.removed, sweep.removed_bytes, len(sweep.waiting))
 
 
@@ -133,7 +128,7 @@ class _Sweep:
         self.removed = 0
         self.removed_bytes = 0
         self.is_dry = dry_run
-        self._seen = _seen_before(store)
+        self._seen: dict[str, int] = read_note(store, _MEMORY_KEY)
         self._now_ms = now_ms
         self._oldest_ms = now_ms - grace_ms
 
@@ -180,67 +175,51 @@ def _given_up(
     return {key: at_ms for key, at_ms in asked if at_ms is not None}
 
 
-class _Outdated:
-    """Outputs of a pipeline that nobody is led to, or not any more."""
+def _sweep_outputs(
+    sweep: _Sweep,
+    outputs: Store,
+    pipeline: str,
+    versions: Versions,
+    ended_ms: dict[str, int],
+    given_up_ms: GivenUp,
+) -> None:
+    """Take the outputs of a pipeline that nobody is led to, or not any more."""
+    store = sweep.store
+    free_since_ms = {**dict.fromkeys(versions.former, 0), **ended_ms}
+    marked: set[str] = set()
+    left: set[str] = set()
 
-    def __init__(
-        self,
-        sweep: _Sweep,
-        outputs: Store,
-        versions: Versions,
-        ended_ms: dict[str, int],
-        given_up_ms: Callable[[str], int | None],
-    ) -> None:
-        self._sweep = sweep
-        self._outputs = outputs
-        self._former = versions.former
-        self._ended_ms = {**dict.fromkeys(versions.former, 0), **ended_ms}
-        self._given_up_ms = given_up_ms
-        self._marked: set[str] = set()
-        self._left: set[str] = set()
-
-    def take(self) -> None:
-        store, sweep = self._sweep.store, self._sweep
-        for stat in list(store.list("published/")):
-            name = stat.key.removeprefix("published/").removesuffix(".json")
-            known = memory_of(store, name)
-            job = cast("str", known.get("job"))
-            if job not in self._ended_ms or known.get("front"):
-                continue
-            found = self._outputs.stat(name)
-            if found is None or known.get("version") not in ("", found.version):
-                if not sweep.is_dry:
-                    store.delete(stat.key)  # it is gone, or is not ours any more
-                continue
-            found = replace(found, modified_ms=max(found.modified_ms, self._ended_ms[job]))
-            sweep.take(stat.key, found, partial(self._remove, job, name))
-            if sweep.is_dry or stat.key in sweep.waiting:
-                self._left.add(job)
-        if not sweep.is_dry:
-            for job in self._ended_ms.keys() - self._left - {*self._former}:
-                mark_collected(store, job, COLLECTED)
-
-    def _remove(self, job: str, name: str) -> bool:
-        """What another took the place of may go. A job that was given up may have begun again."""
-        if job not in self._former:
-            if job not in self._marked:  # whoever begins after the look sees the mark
-                mark_collected(self._sweep.store, job, BEING_COLLECTED)
-                self._marked.add(job)
-            if self._given_up_ms(job) is None:
-                self._left.add(job)
+    def remove(job: str, name: str) -> bool:
+        """Superseded outputs may go. A job that was given up may have begun again."""
+        if job not in versions.former:
+            if job not in marked:  # whoever begins after the look sees the mark
+                mark_collected(store, job, BEING_COLLECTED)
+                marked.add(job)
+            if given_up_ms(pipeline, job) is None:
+                left.add(job)
                 return False
-        self._outputs.delete(name)
-        self._sweep.store.delete(memory_key(name))
+        outputs.delete(name)
+        store.delete(memory_key(name))
         return True
 
-    def delete(self, was: Versions) -> Versions:
-        gone = {*self._former} - self._left
-        return replace(was, former=tuple(key for key in was.former if key not in gone))
-
-
-def _seen_before(store: Store) -> dict[str, int]:
-    try:
-        seen: Any = json.loads(store.read(_MEMORY_KEY))
-    except (NotFound, ValueError):
-        seen = None
-    return cast("dict[str, int]", seen) if isinstance(seen, dict) else {}
+    for stat in list(store.list("published/")):
+        name = stat.key.removeprefix("published/").removesuffix(".json")
+        known = memory_of(store, name)
+        job = known.get("job")
+        if job not in free_since_ms or known.get("front"):
+            continue
+        found = outputs.stat(name)
+        if found is None or known.get("version") not in ("", found.version):
+            if not sweep.is_dry:
+                store.delete(stat.key)  # it is gone, or is not ours any more
+            continue
+        found = replace(found, modified_ms=max(found.modified_ms, free_since_ms[job]))
+        sweep.take(stat.key, found, partial(remove, job, name))
+        if sweep.is_dry or stat.key in sweep.waiting:
+            left.add(job)
+    if sweep.is_dry:
+        return
+    for job in free_since_ms.keys() - left - {*versions.former}:
+        mark_collected(store, job, COLLECTED)
+    gone = {*versions.former} - left
+    change_versions(store, pipeline, lambda was: was.without(*gone))

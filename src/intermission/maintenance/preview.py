@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from typing import Any, Protocol
 
 from intermission.engine.publish import memory_key, memory_of, version_of
@@ -104,11 +105,10 @@ class _Watched:
 
     def __init__(self, opened: WatchedJob, pipeline: Pipeline) -> None:
         self.is_ending = False
-        self._job: Job = opened.job
+        self._job = opened.job
         self._pipeline = pipeline
         self._workspace = opened.workspace
         self._ledger: Ledger | None = None
-        self._stores: tuple[Store, Store] | None = None
         self._seen = -1
         self._seq = 0
         """The last event that was read."""
@@ -118,12 +118,21 @@ class _Watched:
         """By key of a task: its result."""
         self._steps = [name for name in pipeline.preview_inputs if name in pipeline.steps]
 
+    @cached_property
+    def _store(self) -> Store:
+        return self._workspace.open_store()
+
+    @cached_property
+    def _published(self) -> Store:
+        assert self._workspace.open_outputs is not None
+        return self._workspace.open_outputs()
+
     def look(self) -> None:
         """Publish what there is by now, if that is more than the last time."""
-        if self._pipeline.preview is None:
-            return
         try:
-            self._look()
+            if self._ledger is None:
+                self._ledger = self._workspace.open_ledger()
+            self._look(self._ledger)
         except IntermissionError as e:  # it is tried again with the next result
             log.warning("job %s has no newer preview: %s", self._job.key[:10], e)
         except Exception as e:  # it is the pipeline's own code
@@ -136,13 +145,11 @@ class _Watched:
             with suppress(IntermissionError):
                 self._ledger.close()
 
-    def _look(self) -> None:
-        if self._ledger is None:
-            self._ledger = self._workspace.open_ledger()
-        (row,) = self._ledger.jobs(self._job.key)
+    def _look(self, ledger: Ledger) -> None:
+        (row,) = ledger.jobs(self._job.key)
         if self._done(row, self._steps) <= self._seen or not self._has_begun(row):
             return
-        self._read_new(self._ledger)
+        self._read_new(ledger)
         found = {name: self._found(row, name) for name in self._needed()}
         count = sum(one is not None for name in self._steps for one in found[name])
         values = self._pipeline.unbind(self._job.params)
@@ -151,8 +158,7 @@ class _Watched:
             for name in self._pipeline.preview_inputs
         }
         assert self._pipeline.preview is not None
-        texts = self._pipeline.preview(**given)
-        if self._publish(texts, count):
+        if self._publish(ledger, self._pipeline.preview(**given), count):
             self._seen = count
 
     def _read_new(self, ledger: Ledger) -> None:
@@ -193,49 +199,40 @@ class _Watched:
 
     def _decoded(self, step: str, output: Output) -> Any:
         if output.task_key not in self._values:
-            store, _ = self._opened()
-            files = fetched_files(store, output, self._workspace.scratch)
+            files = fetched_files(self._store, output, self._workspace.scratch)
             text = result_text(output, files)
             self._values[output.task_key] = self._pipeline.steps[step].decode(text, files)
         return self._values[output.task_key]
 
-    def _opened(self) -> tuple[Store, Store]:
-        if self._stores is None:
-            assert self._workspace.open_outputs is not None
-            self._stores = self._workspace.open_store(), self._workspace.open_outputs()
-        return self._stores
-
-    def _publish(self, texts: Mapping[str, str], count: int) -> bool:
+    def _publish(self, ledger: Ledger, texts: Mapping[str, str], count: int) -> bool:
         """Put texts in their places; False if somebody wrote there at the same time.
 
         The order keeps an old text from a newer one's place. Whoever writes has first looked at
         what was there, then at what is known of it: that the job's own steps have not come so far
         as to publish these names, and that nobody has seen more results.
         """
-        store, outputs = self._opened()
-        version = version_of(store, self._job)
+        version = version_of(self._store, self._job)
         named = {f"{version}{name}": text.encode() for name, text in texts.items()}
-        found = {name: outputs.stat(name) for name in named}
-        if self._is_over() or not self._is_newest(store, count):
+        found = {name: self._published.stat(name) for name in named}
+        if self._is_over(ledger) or not self._is_newest(count):
             return True
         try:
             for name, data in named.items():
                 stat = found[name]
-                if memory_of(store, name).get("front"):
+                if memory_of(self._store, name).get("front"):
                     continue
                 if stat is None:
-                    self._remember(store, name)
-                    outputs.create(name, data)
-                elif outputs.read(name) != data:
-                    outputs.replace(name, data, if_version=stat.version)
+                    self._remember(name)
+                    self._published.create(name, data)
+                elif self._published.read(name) != data:
+                    self._published.replace(name, data, if_version=stat.version)
         except AlreadyExists:
             return False
         return True
 
-    def _is_over(self) -> bool:
+    def _is_over(self, ledger: Ledger) -> bool:
         """Whether a step that takes everything the preview takes has left its place in the line."""
-        assert self._ledger is not None
-        (row,) = self._ledger.jobs(self._job.key)
+        (row,) = ledger.jobs(self._job.key)
         mapped = {name for name in self._steps if self._job.step(name).plan is not None}
         for spec in self._job.steps:
             taken = {edge.upstream for edge in spec.edges if edge.kind is EdgeKind.ALL}
@@ -243,12 +240,10 @@ class _Watched:
                 return True
         return False
 
-    def _is_newest(self, store: Store, count: int) -> bool:
-        """Write down from how many results the texts are made, unless somebody saw more."""
-        key, data = (
-            preview_key(self._job.key),
-            json.dumps({"results": count}).encode(),
-        )
+    def _is_newest(self, count: int) -> bool:
+        """Write down from how many results the texts are made, unless others saw more."""
+        store, key = self._store, preview_key(self._job.key)
+        data = json.dumps({"results": count}).encode()
         while True:
             stat = store.stat(key)
             with suppress(AlreadyExists):
@@ -260,8 +255,8 @@ class _Watched:
                     store.replace(key, data, if_version=stat.version)
                 return known <= count
 
-    def _remember(self, store: Store, name: str) -> None:
+    def _remember(self, name: str) -> None:
         """That the file is this job's, for the garbage collection."""
         known = {"sha256": "", "job": self._job.key, "front": False, "version": ""}
         with suppress(AlreadyExists):
-            store.create(memory_key(name), json.dumps(known).encode())
+            self._store.create(memory_key(name), json.dumps(known).encode())

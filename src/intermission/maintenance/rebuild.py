@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -30,11 +31,9 @@ def remember_job(store: Store, job: Job, *, in_shared_ledger: bool = False) -> N
     key = f"jobs/{job.key}.json"
     if store.stat(key) is None:
         record = asdict(job) | {"in_shared_ledger": in_shared_ledger}
-        try:
+        with suppress(AlreadyExists):
             store.create(key, canonical(record).encode())
             return
-        except AlreadyExists:
-            pass
     if in_shared_ledger and not _read(store, key)[1] and store.stat(SHARED_KEY) is None:
         store.replace(SHARED_KEY, b"{}")
 

@@ -7,12 +7,9 @@ work. They find their receipts and put their files in place, before anything lea
 
 from __future__ import annotations
 
-import json
-
-from intermission.errors import NotFound
 from intermission.model import Job, JobState, TaskState
 from intermission.ports.ledger import Ledger, every_task
-from intermission.ports.store import Store
+from intermission.ports.store import Store, read_note, write_note
 
 BEING_COLLECTED, COLLECTED, BROUGHT_BACK = "being collected", "collected", "brought back"
 
@@ -40,19 +37,19 @@ def preview_key(job_key: str) -> str:
 
 def mark_collected(store: Store, job_key: str, how: str) -> None:
     """Write down that outputs of a job are not where they were, before the first of them goes."""
-    store.replace(_key(job_key), json.dumps({"outputs": how}).encode())
+    write_note(store, _key(job_key), {"outputs": how})
 
 
 def is_collected(store: Store, job_key: str) -> bool:
     """Whether there is nothing left of a job's outputs."""
-    return _how(store, job_key) == COLLECTED
+    return read_note(store, _key(job_key)).get("outputs") == COLLECTED
 
 
 def bring_back(ledger: Ledger, store: Store, job: Job) -> int:
     """Have finished tasks put their files in place again, if they were collected. How many."""
     if not any(spec.entrypoints for spec in job.steps):
         return 0
-    if _how(store, job.key) not in (COLLECTED, BEING_COLLECTED):
+    if read_note(store, _key(job.key)).get("outputs") not in (COLLECTED, BEING_COLLECTED):
         return 0
     named = {spec.name for spec in job.steps if spec.publish is not None and not spec.entrypoints}
     done = [
@@ -60,17 +57,10 @@ def bring_back(ledger: Ledger, store: Store, job: Job) -> int:
     ]
     changed = ledger.invalidate(done, reason="its outputs were collected")
     if store.stat(preview_key(job.key)) is not None:
-        store.replace(preview_key(job.key), json.dumps({"results": 0}).encode())
+        write_note(store, preview_key(job.key), {"results": 0})
     mark_collected(store, job.key, BROUGHT_BACK)
     return len(changed)
 
 
 def _key(job_key: str) -> str:
     return f"published/.collected/{job_key}.json"
-
-
-def _how(store: Store, job_key: str) -> str | None:
-    try:
-        return str(json.loads(store.read(_key(job_key)))["outputs"])
-    except (NotFound, ValueError, KeyError, TypeError):
-        return None

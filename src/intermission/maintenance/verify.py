@@ -8,20 +8,18 @@ because an intermediate file was cleaned away.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from intermission.engine import completion
-from intermission.engine.publish import VERSION, memory_of, published_name, version_of
+from intermission.engine.publish import memory_of, published_name, version_for
 from intermission.engine.receipt import is_sound
-from intermission.errors import NotFound
 from intermission.model import FINISHED, EdgeKind, FileRef, Job, StepSpec, TaskRow
 from intermission.pipeline.context import RESULT_NAME
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger, every_receipt, every_task
-from intermission.ports.store import Stat, Store
+from intermission.ports.store import Stat, Store, read_note, write_note
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ def verify(
     `outputs` is where they are published.
     """
     started_ms = clock.now_ms()
-    looked_ms = 0 if thorough else _last_look(store, job)
+    looked_ms = read_note(store, f"looks/{job.key}.json").get("at_ms") or 0
     lost: dict[str, list[str]] = {}
     rows: dict[str, TaskRow] = {}
     missing: set[str] = set()
@@ -66,7 +64,7 @@ def verify(
     if lost:
         return completion.invalidate(ledger, store, job, lost, "its artifact is missing or altered")
     if suspicious and not idle:
-        store.replace(f"looks/{job.key}.json", json.dumps({"at_ms": started_ms}).encode())
+        write_note(store, f"looks/{job.key}.json", {"at_ms": started_ms})
     return 0
 
 
@@ -116,8 +114,7 @@ def _is_published(
     """Whether a file is in its place among the outputs, or has none: its artifact may be gone."""
     if outputs is None or spec.publish is None or file.name == RESULT_NAME:
         return True
-    has_versions = spec.entrypoints or VERSION in spec.publish
-    name = published_name(job, spec, index, file, version_of(store, job) if has_versions else "")
+    name = published_name(job, spec, index, file, version_for(store, job, spec))
     stat, known = outputs.stat(name), memory_of(store, name)
     return stat is not None and known.get("version") == stat.version
 
@@ -127,10 +124,3 @@ def _looker(store: Store) -> Callable[[str], Stat | None]:
     if store.local_path("artifacts") is not None:
         return store.stat
     return {stat.key: stat for stat in store.list("artifacts/")}.get
-
-
-def _last_look(store: Store, job: Job) -> int:
-    try:
-        return int(json.loads(store.read(f"looks/{job.key}.json"))["at_ms"])
-    except (NotFound, ValueError, KeyError, TypeError):
-        return 0

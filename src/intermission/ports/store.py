@@ -7,10 +7,13 @@ caller asked about, and never anything of their driver's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
+
+from intermission.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +100,17 @@ class Store(Protocol):
     def self_test(self) -> None:
         """Prove that a second create of the same key is refused, or raise `StoreError`."""
         ...
+
+
+def read_note(store: Store, key: str) -> dict[str, Any]:
+    """What a small JSON object says; nothing, where there is none or it can't be read."""
+    try:
+        said = json.loads(store.read(key))
+    except (NotFound, ValueError):
+        return {}
+    return cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+
+
+def write_note(store: Store, key: str, said: dict[str, Any]) -> None:
+    """Remember something that a workspace can do without."""
+    store.replace(key, json.dumps(said).encode())

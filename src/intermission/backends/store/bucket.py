@@ -10,18 +10,24 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import obstore
 
 from intermission.backends.store.retrying_client import ConditionFailed, NoObject, Service
 from intermission.errors import StoreError
+from intermission.ports.store import Stat
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
     from obstore.store import ObjectStore as Client
+
+T = TypeVar("T")
 
 # Azure takes no hyphen in the name of a metadata field.
 _MARK = "intermissionwriter"
@@ -35,30 +41,25 @@ _CREATES_MAX = 10
 
 
 class Bucket:
-    """Objects by name. Versions are ETags without their quotes."""
+    """Objects by name: a `Stat` has the name for its key. Versions are ETags without quotes."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def head(self, name: str) -> ObjectMeta | None:
+    def head(self, name: str) -> Stat | None:
         """What is known of an object without reading it; None where there is none."""
         found = self._look(name)
-        return None if found is None else found.meta
+        return None if found is None else _stat(found.meta)
 
     def _look(self, name: str) -> GetResult | None:
-        import obstore
-
-        def look(client: Client) -> GetResult:
-            return obstore.get(client, name, options={"head": True})
-
+        look = partial(obstore.get, options={"head": True})
         try:
-            return self._service.call(f"looking for {name}", look)
+            return self._service.call(f"looking for {name}", look, name)
         except NoObject:
             return None
 
     def read(self, name: str) -> bytes:
         """The whole object. Raises `NoObject`."""
-        import obstore
 
         def read(client: Client) -> bytes:
             return bytes(obstore.get(client, name).bytes())
@@ -67,55 +68,42 @@ class Bucket:
 
     def read_range(self, name: str, offset: int, size_bytes: int) -> bytes:
         """A part of the object; less of it where the object ends sooner. Raises `NoObject`."""
-        import obstore
-
-        def read(client: Client) -> bytes:
-            return bytes(obstore.get_range(client, name, start=offset, length=size_bytes))
-
-        return self._service.call(f"reading {name}", read)
+        read = partial(obstore.get_range, start=offset, length=size_bytes)
+        return bytes(self._service.call(f"reading {name}", read, name))
 
     def stream(self, name: str, *, if_version: str | None = None) -> Iterator[bytes]:
         """The object's bytes, resumed where a connection broke; all of them of one version.
 
         Raises `NoObject`, and `ConditionFailed` when the version is or becomes another.
         """
-        import obstore
+        options: GetOptions = {"if_match": _tag(if_version)} if if_version else {}
+        size_bytes = offset = 0
 
-        options: GetOptions = {"if_match": tag(if_version)} if if_version else {}
-        blocks: Iterator[bytes] | None = None
-        size_bytes = None
-        offset = 0
+        def start(client: Client) -> Iterator[bytes]:
+            nonlocal size_bytes
+            found = obstore.get(client, name, options=options)
+            size_bytes = found.meta["size"]
+            if found.meta["e_tag"]:
+                options["if_match"] = found.meta["e_tag"]
+            return iter(found.stream(min_chunk_size=_BLOCK_BYTES))
 
-        def read(client: Client) -> bytes:
-            nonlocal blocks, size_bytes
-            # A stream that failed is of no more use: forget it until it has proved itself.
-            resumed, blocks = blocks, None
-            if resumed is None:
-                found = obstore.get(client, name, options=options)
-                size_bytes = found.meta["size"]
-                if found.meta["e_tag"]:
-                    options["if_match"] = found.meta["e_tag"]
-                resumed = iter(found.stream(min_chunk_size=_BLOCK_BYTES))
-            block = next(resumed, b"")
-            blocks = resumed
-            return block
-
-        while size_bytes is None or offset < size_bytes:
-            block = self._service.call(f"reading {name}", read)
-            if not block and offset < (size_bytes or 0):
-                raise StoreError(
-                    f"expected {size_bytes} bytes of {name} from {self._service.url}, found the "
-                    f"end after {offset}.",
-                    remedy="Run the same command again; progress is saved.",
-                )
+        for block in self._each(f"reading {name}", start):
             offset += len(block)
             options["range"] = {"offset": offset}
             yield block
+            if offset >= size_bytes:
+                return
+        if offset < size_bytes:
+            raise StoreError(
+                f"expected {size_bytes} bytes of {name} from {self._service.url}, found the "
+                f"end after {offset}.",
+                remedy="Run the same command again; progress is saved.",
+            )
 
     def put_new(self, name: str, body: bytes) -> str:
         """Write an object in one request, where there is none; its version.
 
-        Raises `ConditionFailed` when somebody else's is there.
+        Raises `ConditionFailed` when there is one that another call wrote.
         """
         for _ in range(_CREATES_MAX):
             with suppress(NoObject):  # refused for an object that is gone again
@@ -135,127 +123,108 @@ class Bucket:
 
         Raises `NoObject` and `ConditionFailed`.
         """
-        if self._service.scheme != "gs":
-            return self._put(name, body, {"e_tag": tag(if_version)})
-        # Google compares generations, which its listings do not tell; the ETag leads to one.
-        found = self.head(name)
-        if found is None:
-            raise NoObject(f"there is no object {name}.")
-        if version_of(found) != if_version:
-            raise ConditionFailed(f"{name} has another version.")
-        condition = {"e_tag": tag(if_version), "version": found["version"] or ""}
+        condition = {"e_tag": _tag(if_version)}
+        if self._service.scheme == "gs":
+            # Google compares generations, which its listings do not tell; the ETag leads to one.
+            found = self._look(name)
+            if found is None:
+                raise NoObject(f"there is no object {name}.")
+            if _bare(found.meta["e_tag"]) != if_version:
+                raise ConditionFailed(f"{name} has another version.")
+            condition["version"] = found.meta["version"] or ""
         return self._put(name, body, condition)
 
     def _put(self, name: str, body: bytes | mmap.mmap, mode: Any) -> str:
         """Write in one request; `NoObject` when it was refused and there is nothing there."""
-        import obstore
-
-        mark = os.urandom(16).hex()
+        mark, requests = os.urandom(16).hex(), 0
 
         def put(client: Client) -> str:
+            nonlocal requests
+            requests += 1
+            attributes: Any = {_MARK: mark}
             made = obstore.put(
-                client, name, body, mode=mode, attributes={_MARK: mark}, use_multipart=False
+                client, name, body, mode=mode, attributes=attributes, use_multipart=False
             )
             return _bare(made["e_tag"])
 
         client = self._service.client(timeout_s=len(body) / _SLOW_BYTES_PER_S)
         try:
-            return self._service.call(f"writing {name}", put, client)
+            return self._service.call(f"writing {name}", put, client=client)
         except ConditionFailed as e:
             found = self._look(name)
             if found is None:
                 raise NoObject(e.message, remedy=e.remedy) from e
             marked = found.attributes.get(_MARK)
-            if marked == mark or (marked is None and e.was_repeated and self._has(name, body)):
-                return version_of(found.meta)
+            # A service that keeps no marks: only a repeated request can have lost to itself.
+            if marked == mark or (marked is None and requests > 1 and self._has(name, body)):
+                return _bare(found.meta["e_tag"])
             raise
 
     def put_parts(self, name: str, file: Path) -> str:
         """Write a file of any size in parts, whatever is there; its version."""
-        import obstore
-
         size_bytes = file.stat().st_size
         part_bytes = max(_PART_BYTES, -(-size_bytes // _PARTS_MAX))
         at_once_bytes = min(size_bytes, _PARTS_AT_ONCE * part_bytes)
-
-        def put(client: Client) -> str:
-            made = obstore.put(
-                client,
-                name,
-                file,
-                use_multipart=True,
-                chunk_size=part_bytes,
-                max_concurrency=_PARTS_AT_ONCE,
-            )
-            return _bare(made["e_tag"])
-
+        put = partial(
+            obstore.put, use_multipart=True, chunk_size=part_bytes, max_concurrency=_PARTS_AT_ONCE
+        )
         client = self._service.client(timeout_s=at_once_bytes / _SLOW_BYTES_PER_S, is_patient=True)
-        return self._service.call(f"writing {name}", put, client)
+        made = self._service.call(f"writing {name}", put, name, file, client=client)
+        return _bare(made["e_tag"])
 
     def copy(self, name: str, to: str) -> None:
         """Copy an object, whatever is there. Raises `NoObject`."""
-        import obstore
-
-        def copy(client: Client) -> None:
-            obstore.copy(client, name, to)
-
-        self._service.call(f"copying {name} to {to}", copy)
+        self._service.call(f"copying {name} to {to}", obstore.copy, name, to)
 
     def delete(self, name: str) -> None:
         """Remove an object, if there is one."""
-        import obstore
-
-        def delete(client: Client) -> None:
-            obstore.delete(client, name)
-
-        try:
-            self._service.call(f"deleting {name}", delete)
-        except NoObject:
-            return
+        with suppress(NoObject):
+            self._service.call(f"deleting {name}", obstore.delete, name)
 
     def sign(self, name: str, *, expires_s: int, writes: bool = False) -> str:
         """A URL that reads an object until it expires, or writes it."""
-        import obstore
+        method, expires = "PUT" if writes else "GET", timedelta(seconds=expires_s)
+        return self._service.call(f"signing a URL of {name}", obstore.sign, method, name, expires)
 
-        def sign(client: Any) -> str:
-            method = "PUT" if writes else "GET"
-            return obstore.sign(client, method, name, timedelta(seconds=expires_s))
-
-        return self._service.call(f"signing a URL of {name}", sign)
-
-    def list(self, start: str) -> Iterator[ObjectMeta]:
+    def list(self, start: str) -> Iterator[Stat]:
         """Every object whose name starts with `start`, in the order of names.
 
         Page by page where the service promises that order; else all of them are sorted here.
         """
         if self._service.lists_in_order:
             return self._list(start)
-        return iter(sorted(self._list(start), key=lambda found: found["path"].encode()))
+        return iter(sorted(self._list(start), key=lambda found: found.key.encode()))
 
-    def _list(self, start: str) -> Iterator[ObjectMeta]:
-        import obstore
-
+    def _list(self, start: str) -> Iterator[Stat]:
         # The service lists whole folders. Every name wanted comes after `last`.
         folder, _, rest = start.rpartition("/")
         last = start[:-1] if rest[:-1] not in ("", ".", "..") else None
-        pages: Any = None
 
-        def next_page(client: Client) -> Any:
-            nonlocal pages
-            resumed, pages = pages, None
-            if resumed is None:
-                resumed = iter(obstore.list(client, folder, offset=last, chunk_size=_PAGE))
-            page = next(resumed, None)
-            pages = resumed
-            return page
+        def pages(client: Client) -> Iterator[Any]:
+            return iter(obstore.list(client, folder, offset=last, chunk_size=_PAGE))
 
-        while page := self._service.call(f"listing {start or 'everything'}", next_page):
+        for page in self._each(f"listing {start or 'everything'}", pages):
             for found in page:
                 last = found["path"]
                 if last.startswith(start):
-                    yield found
+                    yield _stat(found)
                 elif last > start and self._service.lists_in_order:
                     return
+
+    def _each(self, doing: str, start: Callable[[Client], Iterator[T]]) -> Iterator[T]:
+        """What an iterator gives. After a failure `start` makes another, for what is left."""
+        resumed: Iterator[T] | None = None
+
+        def step(client: Client) -> T | None:
+            nonlocal resumed
+            # One that failed is of no more use: forget it until it has proved itself.
+            current, resumed = resumed or start(client), None
+            found = next(current, None)
+            resumed = current
+            return found
+
+        while (found := self._service.call(doing, step)) is not None:
+            yield found
 
     def _has(self, name: str, body: bytes | mmap.mmap) -> bool:
         """Whether an object has exactly these bytes."""
@@ -268,12 +237,12 @@ class Bucket:
         return digest.digest() == hashlib.sha256(body).digest()
 
 
-def version_of(found: ObjectMeta) -> str:
-    """The version of an object: its ETag, spelled as in `tag` but without the quotes."""
-    return _bare(found["e_tag"])
+def _stat(found: ObjectMeta) -> Stat:
+    modified_ms = round(found["last_modified"].timestamp() * 1000)
+    return Stat(found["path"], found["size"], _bare(found["e_tag"]), modified_ms)
 
 
-def tag(version: str) -> str:
+def _tag(version: str) -> str:
     """A version as the service spells it in a condition."""
     return f'"{version}"'
 

@@ -19,14 +19,14 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from intermission.backends.store.fsync import Folders, discard, fill, open_new, sync_file
 from intermission.backends.store.keys import TEMP_FOLDER, checked_key, is_key, split_prefix
 from intermission.backends.store.self_test import prove_create_only
 from intermission.backends.store.store_errors import changed, missing, taken, verify, whole_range
-from intermission.errors import IntermissionError, StoreError, fault_from_os
+from intermission.errors import IntermissionError, StoreError, os_faults
 from intermission.ports.store import Stat
 
 _VERIFIED_MAX = 10_000
@@ -194,12 +194,8 @@ class LocalStore:
         self._folders.check_above(path)
         return _object(path)
 
-    @contextmanager
-    def _faults(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as e:
-            raise fault_from_os(e, doing, StoreError, where=self._root) from e
+    def _faults(self, doing: str) -> AbstractContextManager[None]:
+        return os_faults(doing, StoreError, where=self._root)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -297,11 +293,10 @@ class LocalStore:
         os.makedirs(self._temp, exist_ok=True)
         with os.scandir(self._temp) as entries:
             for entry in entries:
+                if entry.name == _LOCK:
+                    continue
                 with suppress(FileNotFoundError):
-                    if (
-                        entry.name != _LOCK
-                        and entry.stat(follow_symlinks=False).st_mtime < oldest_s
-                    ):
+                    if entry.stat(follow_symlinks=False).st_mtime < oldest_s:
                         discard(entry.path)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from intermission.backends.store.keys import checked_key, split_prefix
 from intermission.backends.store.self_test import prove_create_only
 from intermission.backends.store.store_errors import changed, missing, taken, verify, whole_range
-from intermission.errors import StoreError, fault_from_os
+from intermission.errors import StoreError, os_faults
 from intermission.ports.clock import Clock, SystemClock
 from intermission.ports.store import Stat
 
@@ -79,11 +79,9 @@ class MemoryStore:
             found_bytes=None if found is None else len(data),
             digest=lambda: hashlib.sha256(data).hexdigest(),
         )
-        try:
+        with os_faults(f"fetching {key}", StoreError, where=to.parent):
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_bytes(data)
-        except OSError as e:
-            raise fault_from_os(e, f"fetching {key}", StoreError, where=to.parent) from e
         return to
 
     def stat(self, key: str) -> Stat | None:
@@ -93,10 +91,8 @@ class MemoryStore:
     def list(self, prefix: str) -> Iterator[Stat]:
         split_prefix(prefix)
         with self._lock:
-            found = [
-                (key, one.stat) for key, one in self._objects.items() if key.startswith(prefix)
-            ]
-        return iter([stat for _, stat in sorted(found)])
+            found = [one.stat for key, one in self._objects.items() if key.startswith(prefix)]
+        return iter(sorted(found, key=lambda stat: stat.key))
 
     def move(self, key: str, to: str) -> None:
         checked_key(key)
@@ -129,7 +125,5 @@ class MemoryStore:
 def _bytes(key: str, data: bytes | Path) -> bytes:
     if not isinstance(data, Path):
         return bytes(data)
-    try:
+    with os_faults(f"writing {key}", StoreError, where=data):
         return data.read_bytes()
-    except OSError as e:
-        raise fault_from_os(e, f"writing {key}", StoreError, where=data) from e

@@ -21,11 +21,11 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from intermission.backends.store.bucket import Bucket, version_of
 from intermission.backends.store.key_encoding import key_of, name_of
 from intermission.backends.store.keys import TEMP_FOLDER, checked_key, is_key, split_prefix
 from intermission.backends.store.retrying_client import SCHEMES, ConditionFailed, NoObject, Service
@@ -33,15 +33,13 @@ from intermission.backends.store.self_test import prove_create_only, prove_if_ve
 from intermission.backends.store.store_errors import changed, missing, taken, verify, whole_range
 from intermission.errors import (
     CorruptArtifact,
+    EnvironmentFault,
     SourceChanged,
     StoreError,
     UsageError,
-    fault_from_os,
+    os_faults,
 )
 from intermission.ports.store import Stat
-
-if TYPE_CHECKING:
-    from obstore import ObjectMeta
 
 T = TypeVar("T")
 
@@ -80,11 +78,17 @@ class ObjectStore:
         prefix = prefix.strip("/")
         self._uri = f"{scheme}://{place}" + (f"/{prefix}" if prefix else "")
         self._root = f"{name_of(checked_key(prefix))}/" if prefix else ""
-        self._bucket = Bucket(
-            Service(
-                f"{scheme}://{place}", options or {}, patience_s=patience_s, timeout_s=timeout_s
-            )
+        try:
+            from intermission.backends.store.bucket import Bucket
+        except ModuleNotFoundError as e:
+            raise EnvironmentFault(
+                f"expected the package obstore, which reaches {url}, found it missing.",
+                remedy="Install it: pip install 'intermission[cloud]'",
+            ) from e
+        service = Service(
+            f"{scheme}://{place}", options or {}, patience_s=patience_s, timeout_s=timeout_s
         )
+        self._bucket = Bucket(service)
         self._one_request_bytes = one_request_bytes
         self._one_copy_bytes = one_copy_bytes
         self._verified: dict[str, tuple[str, str]] = {}
@@ -95,7 +99,7 @@ class ObjectStore:
 
     def create(self, key: str, data: bytes | Path) -> Stat:
         name = self._name(key)
-        with _file_faults(key, data):
+        with os_faults(f"writing {key}", StoreError, where=_file(data)):
             size_bytes, body = self._body(data)
             try:
                 if isinstance(body, bytes):
@@ -112,7 +116,7 @@ class ObjectStore:
 
     def replace(self, key: str, data: bytes | Path, *, if_version: str | None = None) -> Stat:
         name = self._name(key)
-        with _file_faults(key, data):
+        with os_faults(f"writing {key}", StoreError, where=_file(data)):
             size_bytes, body = self._body(data)
             try:
                 if if_version is not None:
@@ -158,14 +162,14 @@ class ObjectStore:
 
         for is_last in (False, True):
             found = self._bucket.head(name)
-            if found is None or found["size"] != size_bytes:
-                accept(None if found is None else found["size"], "")
+            if found is None or found.size_bytes != size_bytes:
+                accept(None if found is None else found.size_bytes, "")
                 break
-            version = version_of(found)
-            if self._verified.get(key) == (version, sha256) and _has(to, size_bytes, sha256):
+            is_known = self._verified.get(key) == (found.version, sha256)
+            if is_known and _has(to, size_bytes, sha256):
                 break
             try:
-                blocks = self._bucket.stream(name, if_version=version)
+                blocks = self._bucket.stream(name, if_version=found.version)
                 _receive(key, blocks, to, accept)
             except (NoObject, ConditionFailed, CorruptArtifact):
                 # It was replaced meanwhile, or altered on its way here: once more, to be sure.
@@ -174,7 +178,7 @@ class ObjectStore:
                 continue
             if len(self._verified) >= _VERIFIED_MAX:
                 self._verified.clear()
-            self._verified[key] = version, sha256
+            self._verified[key] = found.version, sha256
             break
         return to
 
@@ -195,20 +199,18 @@ class ObjectStore:
 
     def stat(self, key: str) -> Stat | None:
         found = self._bucket.head(self._name(key))
-        return None if found is None else _stat(key, found)
+        return None if found is None else replace(found, key=key)
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        folder, _ = split_prefix(prefix)
-        if folder:
-            checked_key(folder)
+        split_prefix(prefix)
         return self._list(prefix)
 
     def _list(self, prefix: str) -> Iterator[Stat]:
         for found in self._bucket.list(self._root + name_of(prefix)):
-            key = key_of(found["path"].removeprefix(self._root))
+            key = key_of(found.key.removeprefix(self._root))
             # What cannot be a key is no object: temporary ones, and names that others gave.
             if is_key(key):
-                yield _stat(key, found)
+                yield replace(found, key=key)
 
     def move(self, key: str, to: str) -> None:
         """A copy, then a delete."""
@@ -241,8 +243,8 @@ class ObjectStore:
         prove_if_version(self)
         oldest_ms = time.time_ns() // 1_000_000 - _TEMP_KEPT_MS
         for found in self._bucket.list(f"{self._root}{TEMP_FOLDER}/"):
-            if _modified_ms(found) < oldest_ms:
-                self._bucket.delete(found["path"])
+            if found.modified_ms < oldest_ms:
+                self._bucket.delete(found.key)
 
     def _name(self, key: str) -> str:
         return self._root + name_of(checked_key(key))
@@ -289,19 +291,14 @@ class ObjectStore:
     def _written(self, key: str, size_bytes: int, version: str | None) -> Stat:
         """What was just written. Should it be replaced by now, that version is not ours."""
         found = self._bucket.head(self._name(key))
-        if found is not None and version in (None, version_of(found)):
-            return _stat(key, found)
-        modified_ms = time.time_ns() // 1_000_000 if found is None else _modified_ms(found)
+        if found is not None and version in (None, found.version):
+            return replace(found, key=key)
+        modified_ms = time.time_ns() // 1_000_000 if found is None else found.modified_ms
         return Stat(key, size_bytes, version or "", modified_ms)
 
 
-@contextmanager
-def _file_faults(key: str, data: bytes | Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        where = data if isinstance(data, Path) else ""
-        raise fault_from_os(e, f"writing {key}", StoreError, where=where) from e
+def _file(data: bytes | Path) -> object:
+    return data if isinstance(data, Path) else ""
 
 
 def _receive(
@@ -316,9 +313,9 @@ def _receive(
     """
     part = to.with_name(f".{os.urandom(8).hex()}.part")
     digest, size_bytes = hashlib.sha256(), 0
-    try:
+    with os_faults(f"fetching {key}", StoreError, where=to.parent):
+        to.parent.mkdir(parents=True, exist_ok=True)
         try:
-            to.parent.mkdir(parents=True, exist_ok=True)
             with part.open("xb") as file:
                 for block in blocks:
                     file.write(block)
@@ -328,8 +325,6 @@ def _receive(
             part.replace(to)
         finally:
             part.unlink(missing_ok=True)
-    except OSError as e:
-        raise fault_from_os(e, f"fetching {key}", StoreError, where=to.parent) from e
 
 
 def _has(path: Path, size_bytes: int, sha256: str) -> bool:
@@ -340,11 +335,3 @@ def _has(path: Path, size_bytes: int, sha256: str) -> bool:
             return hashlib.file_digest(file, "sha256").hexdigest() == sha256
     except OSError:
         return False
-
-
-def _modified_ms(found: ObjectMeta) -> int:
-    return round(found["last_modified"].timestamp() * 1000)
-
-
-def _stat(key: str, found: ObjectMeta) -> Stat:
-    return Stat(key, found["size"], version_of(found), _modified_ms(found))

@@ -4,6 +4,9 @@
 after that: the client's threads do not survive one, and a call would never return. `understand`
 is the one place that reads the client's exceptions. Nothing here knows what a call does: whoever
 makes one sees to it that it can be repeated.
+
+The client's own retries serve only the parts of a large file. For anything else they would take
+409 for "exists", and hide that a conditional write was sent more than once.
 """
 
 from __future__ import annotations
@@ -12,20 +15,11 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from enum import Enum
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from intermission.errors import (
-    EnvironmentFault,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-    UsageError,
-)
+from intermission.errors import StoreError, StoreRefused, StoreUnavailable, UsageError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -48,37 +42,20 @@ _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _METADATA = re.compile(r"//169\.254\.|//metadata\.google\.internal|/latest/(api/token|meta-data)")
 
 
-class Meaning(Enum):
-    """What a failed call says about the object, or about the service."""
-
-    MISSING = "there is no such object"
-    CONDITION = "the object is there already, or is not the version asked for"
-    PASSING = "the service did not answer, or not yet; what was asked may have been done"
-    REFUSED = "the service turns this user away"
-    OTHER = "the service does not understand, or answers something nobody expects"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A failed call in the project's own words."""
-
-    meaning: Meaning
-    said: str
-    remedy: str = ""
-
-
 class NoObject(StoreError):
     """There is no object of the name that was called for."""
 
 
 class ConditionFailed(StoreError):
-    """The condition of a call did not hold, or this very call made it untrue.
+    """The condition of a call did not hold, or this very call made it untrue."""
 
-    `was_repeated` says that it was made more than once, so that an earlier time, whose answer
-    was lost, may have been the one that succeeded.
-    """
 
-    was_repeated = False
+class Failure(NamedTuple):
+    """A failed call in the project's own words. One that is `StoreUnavailable` may pass."""
+
+    kind: type[StoreError]
+    said: str
+    remedy: str = "Put that right and run the same command again."
 
 
 class Service:
@@ -90,11 +67,6 @@ class Service:
         self, url: str, options: Mapping[str, str], *, patience_s: float, timeout_s: float
     ) -> None:
         """`patience_s` is how long a call without progress is repeated, `timeout_s` one wait."""
-        if find_spec("obstore") is None:
-            raise EnvironmentFault(
-                f"expected the package obstore, which reaches {url}, found it missing.",
-                remedy="Install it: pip install 'intermission[cloud]'",
-            )
         self.url = url
         self.scheme = url.partition(":")[0]
         self._options = dict(options)
@@ -162,14 +134,13 @@ class Service:
         """Settings that neither the caller nor the environment gave, and whether HTTP is meant."""
         config: dict[str, Any] = dict(self._options)
         endpoint = self._endpoint()
-        if self.scheme not in _S3:
-            return config, endpoint.startswith("http:")
-        if endpoint:
-            config["endpoint"] = endpoint
-            if not os.environ.get("AWS_REGION") and not os.environ.get("AWS_DEFAULT_REGION"):
-                config.setdefault("region", "us-east-1")
-        # One object at a time is one plain request, which every look-alike understands.
-        config.setdefault("disable_bulk_delete", True)
+        if self.scheme in _S3:
+            # One object at a time is one plain request, which every look-alike understands.
+            config.setdefault("disable_bulk_delete", True)
+            if endpoint:
+                config["endpoint"] = endpoint
+                if not os.environ.get("AWS_REGION") and not os.environ.get("AWS_DEFAULT_REGION"):
+                    config.setdefault("region", "us-east-1")
         return config, endpoint.startswith("http:")
 
     def _endpoint(self) -> str:
@@ -180,8 +151,10 @@ class Service:
         given = self._options.get("endpoint", "")
         return given or next(filter(None, map(os.environ.get, names)), "")
 
-    def call(self, doing: str, act: Callable[[Client], T], client: Client | None = None) -> T:
-        """What `act` returns. Repeats it while its failures may pass and patience lasts.
+    def call(
+        self, doing: str, act: Callable[..., T], *args: object, client: Client | None = None
+    ) -> T:
+        """What `act` returns for the client and `args`, repeated while patience lasts.
 
         `act` raises what the client raises. Raises `NoObject` and `ConditionFailed`, which the
         caller has to answer, and else `StoreError`.
@@ -189,54 +162,36 @@ class Service:
         from obstore.exceptions import BaseError
 
         client = client or self.client()
-        delays, since_s = _delays(), time.monotonic()
-        was_repeated = False
+        delay_s, since_s = _DELAY_FIRST_S, time.monotonic()
         while True:
             try:
-                result = act(client)
+                result = act(client, *args)
             except (BaseError, FileNotFoundError) as e:
                 failure = self._understand(e)
-                if failure.meaning is not Meaning.PASSING:
-                    raise self._error(doing, failure, was_repeated) from e
-                was_repeated = True
-                delay_s = next(delays)
-                if time.monotonic() + delay_s - since_s > self._patience_s:
-                    raise self._unavailable(doing, failure) from e
-                time.sleep(delay_s)
+                if failure.kind is not StoreUnavailable:
+                    message = f"{doing} failed: {self.url} {failure.said}."
+                    raise failure.kind(message, remedy=failure.remedy) from e
+                wait_s = delay_s * random.uniform(0.5, 1.0)
+                delay_s = min(delay_s * 2, _DELAY_MAX_S)
+                if time.monotonic() + wait_s - since_s > self._patience_s:
+                    raise StoreUnavailable(
+                        f"{doing} failed: {self.url} gave no usable answer for "
+                        f"{self._patience_s:g} s; the last was that it {failure.said}.",
+                        remedy="Run the same command again when it answers; progress is saved.",
+                    ) from e
+                time.sleep(wait_s)
             else:
                 self._answered = True
                 return result
 
     def _understand(self, e: Exception) -> Failure:
+        credentials = _CREDENTIALS[self.scheme]
         if not self._answered and _METADATA.search(_first_line(e)):
-            said = "needs credentials, and none were found"
-            return Failure(Meaning.REFUSED, said, _CREDENTIALS[self.scheme])
-        return understand(e, _CREDENTIALS[self.scheme])
-
-    def _error(self, doing: str, failure: Failure, was_repeated: bool) -> StoreError:
-        remedy = failure.remedy or "Put that right and run the same command again."
-        kind = _KINDS.get(failure.meaning, StoreError)
-        error = kind(f"{doing} failed: {self.url} {failure.said}.", remedy=remedy)
-        if isinstance(error, ConditionFailed):
-            error.was_repeated = was_repeated
-        return error
-
-    def _unavailable(self, doing: str, failure: Failure) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{doing} failed: {self.url} gave no usable answer for {self._patience_s:g} s; "
-            f"the last was that it {failure.said}.",
-            remedy="Run the same command again when it answers; progress is saved.",
-        )
+            return Failure(StoreRefused, "needs credentials, and none were found", credentials)
+        return understand(e, credentials)
 
 
-_KINDS: dict[Meaning, type[StoreError]] = {
-    Meaning.MISSING: NoObject,
-    Meaning.CONDITION: ConditionFailed,
-    Meaning.REFUSED: StoreRefused,
-}
-
-
-def understand(e: Exception, credentials: str = "") -> Failure:
+def understand(e: Exception, credentials: str) -> Failure:
     """What an exception of the client means. `credentials` is the remedy for having none."""
     text = str(e)
     status = int(found[1]) if (found := _STATUS.search(text)) else 0
@@ -244,25 +199,24 @@ def understand(e: Exception, credentials: str = "") -> Failure:
     detail = found[1].rstrip(".") if (found := _MESSAGE.search(text)) else ""
     said = f"answered {status} {code}".rstrip() + (f" ({detail})" if detail else "")
     if code in ("NoSuchBucket", "ContainerNotFound") or "bucket does not exist" in text:
-        return Failure(Meaning.REFUSED, "does not exist", "Check its name, or create it.")
+        return Failure(StoreRefused, "does not exist", "Check its name, or create it.")
     if isinstance(e, FileNotFoundError) or status == 404:
-        return Failure(Meaning.MISSING, said)
+        return Failure(NoObject, said)
     if status == 412 or code == "BlobAlreadyExists":
-        return Failure(Meaning.CONDITION, said)
+        return Failure(ConditionFailed, said)
     if status in (401, 403) or code in ("ExpiredToken", "InvalidToken"):
-        return Failure(Meaning.REFUSED, f"denied access: it {said}", credentials)
+        return Failure(StoreRefused, f"denied access: it {said}", credentials)
     if status in (301, 307) or code in ("AuthorizationHeaderMalformed", "PermanentRedirect"):
-        return Failure(
-            Meaning.REFUSED, "is in another region", "Set AWS_REGION to the bucket's region."
-        )
+        remedy = "Set AWS_REGION to the bucket's region."
+        return Failure(StoreRefused, "is in another region", remedy)
     # 409 is said while another write of the same object is under way.
     if status in (408, 409, 429) or code == "RequestTimeout" or (status >= 500 and status != 501):
-        return Failure(Meaning.PASSING, said)
+        return Failure(StoreUnavailable, said)
     if status:
-        return Failure(Meaning.OTHER, said)
+        return Failure(StoreError, said)
     if any(sign in text for sign in ("HTTP error", "CompleteMultipart", "Got invalid")):
-        return Failure(Meaning.PASSING, _transport(text))
-    return Failure(Meaning.OTHER, f"could not be used: {_first_line(e)}")
+        return Failure(StoreUnavailable, _transport(text))
+    return Failure(StoreError, f"could not be used: {_first_line(e)}")
 
 
 def _transport(text: str) -> str:
@@ -279,13 +233,6 @@ def _transport(text: str) -> str:
 
 def _first_line(e: Exception) -> str:
     return str(e).partition("\n")[0].rstrip(". ")
-
-
-def _delays() -> Iterator[float]:
-    delay_s = _DELAY_FIRST_S
-    while True:
-        yield delay_s * random.uniform(0.5, 1.0)
-        delay_s = min(delay_s * 2, _DELAY_MAX_S)
 
 
 _AWS = (

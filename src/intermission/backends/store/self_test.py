@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from intermission.errors import AlreadyExists, StoreError
 from intermission.ports.store import Store
@@ -16,12 +17,7 @@ def prove_create_only(store: Store) -> None:
     key = f"self-test/{os.urandom(8).hex()}"
     store.create(key, b"first")
     try:
-        try:
-            store.create(key, b"second")
-        except AlreadyExists:
-            refused = True
-        else:
-            refused = False
+        refused = _refuses(lambda: store.create(key, b"second"))
         found = store.read(key)
     finally:
         store.delete(key)
@@ -43,24 +39,24 @@ def prove_if_version(store: Store) -> None:
     first = store.create(key, b"first").version
     try:
         second = store.replace(key, b"second", if_version=first).version
-        accepted = _accepts(store, key, b"third", if_version=first)
+        refused = _refuses(lambda: store.replace(key, b"third", if_version=first))
         found = store.read(key)
         store.delete(key)
-        accepted = _accepts(store, key, b"fourth", if_version=second) or accepted
+        refused &= _refuses(lambda: store.replace(key, b"fourth", if_version=second))
     finally:
         store.delete(key)
-    if accepted or found != b"second":
+    if not refused or found != b"second":
         raise StoreError(
             f"expected {store.uri} to replace {key} only while it has the version asked for; it "
-            f"{'accepted' if accepted else 'refused'} another and holds {found!r}.",
+            f"{'refused' if refused else 'accepted'} another and holds {found!r}.",
             remedy="It cannot decide who owns a workspace. Use a local disk, or an object store "
             "that honours If-Match.",
         )
 
 
-def _accepts(store: Store, key: str, data: bytes, *, if_version: str) -> bool:
+def _refuses(act: Callable[[], object]) -> bool:
     try:
-        store.replace(key, data, if_version=if_version)
+        act()
     except AlreadyExists:
-        return False
-    return True
+        return True
+    return False

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from intermission.errors import AlreadyExists, LockLost, NotFound, StoreError, WorkspaceBusy
+from intermission.errors import AlreadyExists, LockLost, StoreError, WorkspaceBusy
 from intermission.ports.clock import Clock
 from intermission.ports.store import Stat, Store
 from intermission.telemetry import reached
@@ -33,7 +33,7 @@ STAMP_MARGIN_S = 2.0
 """Stamps of some stores have whole seconds: two of them may be off by this together."""
 MARGIN = 0.2
 """The last part of a lock's life, in which a holder that could not renew has given up."""
-_TRIES = 5
+TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class Lock:
     ) -> None:
         self.owner = f"{worker}-{uuid4().hex[:8]}"
         """Unique to this object: two locks of one worker must not take each other for one."""
+        self.generation = 0
+        """Of the last take."""
         self.renewed_at_s = 0.0
         """Monotonic, from before the last request that succeeded."""
         self._store = store
         self._clock = clock
         self._ttl_s = ttl_s
         self._stamp_margin_s = stamp_margin_s
-        self.generation = 0
-        """Of the last take."""
         self._mine: LockRecord | None = None
         self._version = ""
 
@@ -112,51 +112,44 @@ class Lock:
         taken without waiting. After a `StoreError` nobody knows who has it: take again, and
         what was ours all the same is found.
         """
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             found = self._look()
             if found is not None:
                 self._require_takeable(*found, proven_dead)
             generation = 1 if found is None else found[1].generation + 1
-            mine = LockRecord(self.owner, generation, "held", self._ttl_s)
-            asked_at_s = self._clock.monotonic_s()
             reached("before-lock-take")
             try:
-                if found is None:
-                    stat = self._store.create(LOCK_KEY, mine.to_json())
-                else:
-                    stat = self._replace(mine, found[0].version)
+                self._write(
+                    LockRecord(self.owner, generation, "held", self._ttl_s),
+                    None if found is None else found[0].version,
+                )
             except AlreadyExists:
-                continue  # somebody was faster: look who
+                continue  # another machine was faster: look which
             reached("after-lock-take")
-            self.generation = generation
-            self._settle(replace(mine, taken_ms=stat.modified_ms), stat, asked_at_s)
             return
-        raise StoreError(
-            f"{LOCK_KEY} of {self._store.uri} changed {_TRIES} times while it was being taken.",
-            remedy="Many machines want this workspace: run again later.",
-        )
+        raise keeps_changing(LOCK_KEY, self._store)
 
     def renew(self) -> None:
-        """Stay the owner. Raises `LockLost` when somebody else is.
+        """Stay the owner. Raises `LockLost` when another machine is.
 
         A `StoreError` decides nothing: renew again until the deadline.
         """
         reached("before-lock-renew")
-        self._write("held")
+        self._rewrite("held")
         reached("after-lock-renew")
 
     def release(self, reason: str | None = None) -> None:
-        """Let the next owner in at once. What was lost meanwhile is not ours to free."""
+        """Let the next owner in at once. A lock that was lost meanwhile is not ours to free."""
         if self._mine is None:
             return
         reached("before-lock-free")
         with suppress(LockLost):
-            self._write("free", reason)
+            self._rewrite("free", reason)
         self._mine = None
         reached("after-lock-free")
 
-    def _write(self, state: Literal["held", "free"], reason: str | None = None) -> None:
-        for _ in range(_TRIES):
+    def _rewrite(self, state: Literal["held", "free"], reason: str | None = None) -> None:
+        for _ in range(TRIES):
             if self._mine is None:
                 raise LockLost(
                     f"{LOCK_KEY} of {self._store.uri} is not held by {self.owner} any more.",
@@ -164,27 +157,29 @@ class Lock:
                 )
             # Counted before the request: one that is thought lost may arrive after all.
             self._mine = replace(self._mine, heartbeat=self._mine.heartbeat + 1)
-            asked_at_s = self._clock.monotonic_s()
-            new = replace(self._mine, state=state, reason=reason)
             try:
-                stat = self._replace(new, self._version)
+                return self._write(replace(self._mine, state=state, reason=reason), self._version)
             except AlreadyExists:
                 self._find_own()
-            else:
-                self._settle(new, stat, asked_at_s)
-                return
-        raise StoreError(
-            f"{LOCK_KEY} of {self._store.uri} had another version at each of {_TRIES} looks.",
-            remedy="The store answers with old versions; it must show the newest.",
-        )
+        raise keeps_changing(LOCK_KEY, self._store)
+
+    def _write(self, new: LockRecord, version: str | None) -> None:
+        """Write the lock over this version of it, or where there is none."""
+        asked_at_s = self._clock.monotonic_s()
+        if version is None:
+            stat = self._store.create(LOCK_KEY, new.to_json())
+        else:
+            stat = self._store.replace(LOCK_KEY, new.to_json(), if_version=version)
+        self._mine = replace(new, taken_ms=new.taken_ms or stat.modified_ms)
+        self._version, self.generation = stat.version, new.generation
+        self.renewed_at_s = asked_at_s
 
     def _find_own(self) -> None:
         """The version changed: by a request of ours whose answer was lost, or by a thief."""
         who = "nobody"
         if (found := self._look()) is not None:
             stat, said = found
-            mine = self.owner, self.generation, "held"
-            if (said.owner, said.generation, said.state) == mine:
+            if (said.owner, said.generation, said.state) == (self.owner, self.generation, "held"):
                 self._version = stat.version
                 return
             who = f"{said.owner} (generation {said.generation})"
@@ -195,20 +190,12 @@ class Lock:
             remedy="Another machine continues this work from its receipts; nothing is lost.",
         )
 
-    def _replace(self, new: LockRecord, version: str) -> Stat:
-        return self._store.replace(LOCK_KEY, new.to_json(), if_version=version)
-
-    def _settle(self, holding: LockRecord, stat: Stat, asked_at_s: float) -> None:
-        self._mine, self._version, self.renewed_at_s = holding, stat.version, asked_at_s
-
     def _look(self) -> tuple[Stat, LockRecord] | None:
         """The lock, with a version not younger than its content: a write by it is safe."""
-        while (stat := self._store.stat(LOCK_KEY)) is not None:
-            try:
-                return stat, LockRecord.from_json(self._store.read(LOCK_KEY), self._store.uri)
-            except NotFound:
-                continue
-        return None
+        stat = self._store.stat(LOCK_KEY)
+        if stat is None:
+            return None
+        return stat, LockRecord.from_json(self._store.read(LOCK_KEY), self._store.uri)
 
     def _require_takeable(
         self, stat: Stat, found: LockRecord, proven_dead: Collection[str]
@@ -243,3 +230,12 @@ class Lock:
                 remedy="The store must show a write to whoever reads after it.",
             )
         return stat.modified_ms
+
+
+def keeps_changing(key: str, store: Store) -> StoreError:
+    """What to raise when an object had another version at each of `TRIES` looks."""
+    return StoreError(
+        f"{key} of {store.uri} changed {TRIES} times while it was being written.",
+        remedy="Others write there too, or the store shows old versions: find out which, stop it, "
+        "and run again.",
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from intermission.backends.ledger.object_ledger.lock import LOCK_KEY, LOCK_TTL_S, Lock
@@ -19,7 +19,6 @@ from intermission.backends.work_source.worker_locks import alive, bury, dead
 from intermission.engine.workspace import Workspace
 from intermission.errors import LockLost, StoreError
 from intermission.ports.clock import Clock, SystemClock
-from intermission.ports.store import Store
 
 TICK_S = 1.0
 RENEW_EVERY_S = 15.0
@@ -47,22 +46,22 @@ class Ownership:
         self._on_lost = on_lost
         self._renew_every_s = renew_every_s
         self._push_every_s = push_every_s
-        self._store: Store = workspace.open_store()
+        self._store = workspace.open_store()
         self.lock = Lock(self._store, worker, self._clock, ttl_s=ttl_s)
         self._copy = LedgerCopy(self._store, workspace.folder, self._renew)
         self._pushed_at_s = 0.0
         self._trouble: StoreError | None = None
         """Why the last renewal failed, if it did."""
         self._renewing = threading.Lock()
+        self._pushing = threading.Lock()
         self._losing = threading.Lock()
         self._error: Exception | None = None
-        self._stop_pushing = threading.Event()
         self._stop = threading.Event()
-        self._pusher = self._thread("ledger-uploader", self.push_if_due, self._stop_pushing)
-        self._others = (
-            self._thread("lock-renewer", self.renew_if_due, self._stop),
-            self._thread("lock-watcher", self.watch, self._stop),
-        )
+        duties = (self.renew_if_due, self.watch, self.push_if_due)
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(act,), name=act.__name__, daemon=True)
+            for act in duties
+        ]
         self._alive = ExitStack()
 
     @property
@@ -84,7 +83,7 @@ class Ownership:
 
     def start(self) -> None:
         """Renew and upload from here on, until `close`."""
-        for thread in (*self._others, self._pusher):
+        for thread in self._threads:
             thread.start()
 
     def close(self, reason: str | None = None) -> None:
@@ -92,11 +91,13 @@ class Ownership:
 
         Raises what ended ownership before, if anything did: then there is nothing to free.
         """
-        self._end(self._stop_pushing, self._pusher)
         try:
             self._push()  # while the lock is still being renewed: it may take long
         finally:
-            self._end(self._stop, *self._others)
+            self._stop.set()
+            for thread in self._threads:
+                if thread.is_alive():
+                    thread.join()
             self._leave(reason)
         self.check()
 
@@ -110,20 +111,17 @@ class Ownership:
             return
         try:
             self._renew()
+            self._trouble = None
         except StoreError as e:
             self._trouble = e  # asked again at the next tick; the deadline decides how often
-        else:
-            self._trouble = None
 
     def push_if_due(self) -> None:
         now_s = self._clock.monotonic_s()
         if now_s - self._pushed_at_s < self._push_every_s:
             return
         self._pushed_at_s = now_s
-        try:
+        with suppress(StoreError):  # tried again when next due, and in earnest at the end
             self._push()
-        except StoreError:
-            return  # tried again when next due, and in earnest at the end
 
     def watch(self) -> None:
         if self._clock.monotonic_s() < self.lock.deadline_s:
@@ -139,8 +137,16 @@ class Ownership:
             self.lock.renew()
 
     def _push(self) -> None:
-        if self._error is None:
-            self._copy.push()
+        with self._pushing:  # the end may come while an upload is under way
+            if self._error is None and not self._stop.is_set():
+                self._copy.push()
+
+    def _repeat(self, act: Callable[[], None]) -> None:
+        try:
+            while not self._stop.wait(min(TICK_S, self._renew_every_s, self._push_every_s)):
+                act()
+        except Exception as e:
+            self._lose(e)
 
     def _lose(self, error: Exception) -> None:
         with self._losing:
@@ -148,24 +154,6 @@ class Ownership:
                 return
             self._error = error
         self._on_lost(error)
-
-    def _thread(
-        self, name: str, act: Callable[[], None], stop: threading.Event
-    ) -> threading.Thread:
-        def repeat() -> None:
-            try:
-                while not stop.wait(min(TICK_S, self._renew_every_s, self._push_every_s)):
-                    act()
-            except Exception as e:
-                self._lose(e)
-
-        return threading.Thread(target=repeat, name=name, daemon=True)
-
-    def _end(self, stop: threading.Event, *threads: threading.Thread) -> None:
-        stop.set()
-        for thread in threads:
-            if thread.is_alive():
-                thread.join()
 
     def _leave(self, reason: str | None = None) -> None:
         with self._alive:

@@ -9,26 +9,19 @@ is finished is in the receipts; this module never decides what is finished.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+from intermission.backends.ledger.object_ledger.lock import TRIES, keeps_changing
 from intermission.backends.ledger.sqlite.snapshot import Snapshots
-from intermission.errors import (
-    AlreadyExists,
-    LedgerCorrupt,
-    LedgerError,
-    NotFound,
-    StoreError,
-    fault_from_os,
-)
+from intermission.backends.store.fsync import fill, open_new
+from intermission.errors import AlreadyExists, LedgerCorrupt, LedgerError, NotFound, os_faults
 from intermission.ports.store import Store
 from intermission.telemetry import reached
 
 LEDGER_NAME = "ledger.sqlite"
-_TRIES = 5
 
 
 class LedgerCopy:
@@ -55,33 +48,33 @@ class LedgerCopy:
         is unique to this owner.
         """
         self._stamp = stamp
-        with self._faults("opening the ledger's copy"):
+        with os_faults("opening the ledger's copy", LedgerError, where=self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             for left in self.path.parent.glob(f".{LEDGER_NAME}.*"):
                 left.unlink(missing_ok=True)
-            for _ in range(_TRIES):
+            for _ in range(TRIES):
                 version = self._stored()
                 self._snapshots = self._kept(version) or self._fetched(version)
                 if self._upload(self._snapshots, version):
                     return
                 self.close()  # a late upload of the owner before: start from that
-        raise self._restless()
+        raise keeps_changing(LEDGER_NAME, self._store)
 
     def push(self) -> bool:
         """Upload the ledger if it changed since the last upload; whether it had.
 
-        Raises `LockLost` when somebody else is the owner. After a `StoreError` push again: an
+        Raises `LockLost` when another machine is the owner. After a `StoreError` push again: an
         upload that arrived all the same is as good as the version before it.
         """
         if self._snapshots is None:
             raise LedgerError("the ledger's copy is not open.", remedy="Open it first.")
         if self._snapshots.revision() == self._revision:
             return False
-        with self._faults("uploading the ledger"):
-            for _ in range(_TRIES):
+        with os_faults("uploading the ledger", LedgerError, where=self.path.parent):
+            for _ in range(TRIES):
                 if self._upload(self._snapshots, self._stored()):
                     return True
-        raise self._restless()
+        raise keeps_changing(LEDGER_NAME, self._store)
 
     def close(self) -> None:
         if self._snapshots is not None:
@@ -114,75 +107,43 @@ class LedgerCopy:
         finally:
             copy.unlink(missing_ok=True)
         self._revision = revision
-        self._write_note(stat.version)
+        self._install(self._note, stat.version.encode())
         return True
-
-    def _restless(self) -> StoreError:
-        return StoreError(
-            f"{LEDGER_NAME} of {self._store.uri} changed {_TRIES} times while it was written.",
-            remedy="Something else writes there: find it, stop it and run again.",
-        )
 
     def _kept(self, version: str | None) -> Snapshots | None:
         """This machine's file, if nobody else has written since it was last uploaded."""
-        if version is None or self._read_note() != version or not self.path.exists():
+        known = self._note.read_bytes() if self._note.exists() else b""
+        if version is None or known != version.encode() or not self.path.exists():
             return None
-        try:
-            return Snapshots(self.path)
-        except LedgerCorrupt:
-            self._put_aside()
-            return None
+        return self._opened()
 
     def _fetched(self, version: str | None) -> Snapshots:
         """The store's ledger in place of this machine's; an empty one if it is of no use."""
         self._note.unlink(missing_ok=True)  # first: from here on the file descends from nothing
         self._remove()
         if version is not None:
-            try:
-                self._install(self._store.read(LEDGER_NAME))
-                return Snapshots(self.path)
-            except NotFound:
-                self._remove()
-            except LedgerCorrupt:
-                self._put_aside()
-        return Snapshots(self.path)
+            with suppress(NotFound):
+                self._install(self.path, self._store.read(LEDGER_NAME))
+        return self._opened() or Snapshots(self.path)
 
-    def _install(self, data: bytes) -> None:
-        arriving = self._temporary()
-        with arriving.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        arriving.replace(self.path)
+    def _opened(self) -> Snapshots | None:
+        """This machine's file; one that is damaged is kept aside for whoever looks into it."""
+        try:
+            return Snapshots(self.path)
+        except LedgerCorrupt:
+            self.path.replace(self.path.with_name(f"{LEDGER_NAME}.damaged"))
+            self._remove()
+            return None
+
+    def _install(self, path: Path, data: bytes) -> None:
+        arriving = str(self._temporary())
+        fill(open_new(arriving), arriving, data)
+        Path(arriving).replace(path)
 
     def _remove(self) -> None:
         """The log goes with its file: SQLite would play it into whatever lies beside it."""
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
-    def _put_aside(self) -> None:
-        """Keep the last damaged ledger for whoever wants to know what happened to it."""
-        if self.path.exists():
-            self.path.replace(self.path.with_name(f"{LEDGER_NAME}.damaged"))
-        self._remove()
-
     def _temporary(self) -> Path:
         return self.path.with_name(f".{LEDGER_NAME}.{uuid4().hex}")
-
-    def _read_note(self) -> str | None:
-        try:
-            return self._note.read_text()
-        except (FileNotFoundError, ValueError):
-            return None  # then the store's ledger is fetched, which is never wrong
-
-    def _write_note(self, version: str) -> None:
-        arriving = self._temporary()
-        arriving.write_text(version)
-        arriving.replace(self._note)
-
-    @contextmanager
-    def _faults(self, doing: str) -> Generator[None, None, None]:
-        try:
-            yield
-        except OSError as e:
-            raise fault_from_os(e, doing, LedgerError, where=self.path.parent) from e
