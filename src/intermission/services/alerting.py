@@ -15,7 +15,6 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Protocol
 
 from intermission.composition.event_log import last_event, timestamp
 from intermission.composition.fleet import Fleet
@@ -27,10 +26,10 @@ from intermission.model import CLAIMABLE, Event, canonical, identity
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger, task_with
 from intermission.ports.store import Store
-from intermission.services.alerts import KINDS, Alert, Alerts, Situation, is_refusal
-from intermission.services.health_checks import Queues, WorkerWatch, low_disk, registered, usage_of
+from intermission.services.alerts import KINDS, Alert, Alerts, Situation, concerns, is_refusal
+from intermission.services.health_checks import Queues, WorkerWatch, disk_usage, low_disk
 from intermission.services.supervisor import Service, Supervision
-from intermission.services.webhook import GONE, Answer, Hook, secret_bytes
+from intermission.services.webhook import GONE, Hook, secret_bytes
 from intermission.settings import Settings
 
 PAGE = 1000
@@ -46,12 +45,6 @@ BACK_OFF_S = (1.0, 5.0, 30.0, 60.0, 300.0)
 log = logging.getLogger(__name__)
 
 Look = Callable[[Ledger], Iterable[Situation]]
-
-
-class Sender(Protocol):
-    name: str
-
-    def send(self, id: str, body: bytes) -> Answer: ...
 
 
 class _Undelivered(Exception):
@@ -86,7 +79,7 @@ class Follower:
 
     def __init__(
         self,
-        hook: Sender,
+        hook: Hook,
         cursor: Cursor,
         open_ledger: Callable[[], Ledger],
         *,
@@ -118,7 +111,7 @@ class Follower:
         if found is None:
             self._cursor.move(last, self._alerts.state())
         else:
-            last, self._alerts = found[0], Alerts.remembering(self._kinds, found[1])
+            last, self._alerts = found[0], Alerts(self._kinds, found[1])
         self._seq = self._saved_seq = last
 
     def run(self) -> None:
@@ -151,7 +144,7 @@ class Follower:
                 self._deliver(alert)
 
     def _alerts_after(self, ledger: Ledger, event: Event) -> list[Alert]:
-        if not self._alerts.concerns(event):
+        if not concerns(event):
             return []
         rows = ledger.jobs(event.job_key) if event.job_key else []
         if not rows:
@@ -267,10 +260,10 @@ def _looks(fleet: Fleet, uploads: Uploads, opened: ExitStack) -> Iterator[Look]:
     a_file = uploads.open().local_path("alerts")
     if "disk.low" in settings.webhook_kinds and a_file is not None:
         folder = a_file.parent
-        yield lambda _: low_disk(folder, usage_of(folder))
+        yield lambda _: low_disk(folder, *disk_usage(folder))
     if {"worker.offline", "worker.online"} & set(settings.webhook_kinds):
         registry = opened.enter_context(closing(open_registry(settings)))
-        watch = WorkerWatch(lambda: registered(registry, clock))
+        watch = WorkerWatch(registry, clock)
         yield lambda _: watch.look()
 
 
