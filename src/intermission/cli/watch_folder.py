@@ -95,20 +95,18 @@ def watch_folder(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     say(f"watching {', '.join(folders)}")
-    with Supervisor(watch_services(watches, _Terminal())).running():
+    with Supervisor(watch_services(watches, _tell)).running():
         ended.wait()
 
 
-class _Terminal:
-    """Keys for programs on standard output, the rest for people."""
+_writing = threading.Lock()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
 
-    def submitted(self, place: Location, job: str) -> None:
-        with self._lock:  # a key and the end of its line are two writes
-            say(f"{near(place)}: submitted")
-            print(job, flush=True)
-
-    def failed(self, place: Location, error: IntermissionError) -> None:
-        complain(f"{near(place)}: {error}")
+def _tell(place: Location, became: str | IntermissionError) -> None:
+    """The job's key for programs on standard output, the rest for people."""
+    if isinstance(became, IntermissionError):
+        complain(f"{near(place)}: {became}")
+        return
+    with _writing:  # a key and the end of its line are two writes
+        say(f"{near(place)}: submitted")
+        print(became, flush=True)

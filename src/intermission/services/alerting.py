@@ -85,7 +85,6 @@ class Follower:
         *,
         kinds: Iterable[str],
         clock: Clock,
-        stop: Supervision,
         looks: Iterable[Look] = (),
     ) -> None:
         self._hook = hook
@@ -93,15 +92,12 @@ class Follower:
         self._open = open_ledger
         self._kinds = frozenset(kinds)
         self._clock = clock
-        self._stop = stop
         self._looks = tuple(looks)
-        self._alerts = Alerts(self._kinds)
-        self._seq = self._saved_seq = 0
         self._save_at_s = self._look_at_s = 0.0
+        self.begin()
 
     def begin(self) -> None:
         """Find where to go on; the first time, behind everything that has happened before."""
-        self._alerts = Alerts(self._kinds)
         with closing(self._open()) as ledger:
             last = last_event(ledger)
         found = self._cursor.read()
@@ -109,30 +105,31 @@ class Follower:
             log.warning("the event log ends before what was last sent: pruned, or another ledger")
             found = None
         if found is None:
+            self._seq, self._alerts = last, Alerts(self._kinds)
             self._cursor.move(last, self._alerts.state())
         else:
-            last, self._alerts = found[0], Alerts(self._kinds, found[1])
-        self._seq = self._saved_seq = last
+            self._seq, self._alerts = found[0], Alerts(self._kinds, found[1])
+        self._saved_seq = self._seq
 
-    def run(self) -> None:
+    def run(self, stop: Supervision) -> None:
         """Follow the log from the cursor on, until it is stopped or the receiver is gone."""
         self.begin()  # what an error left half done is derived again
         try:
             with closing(self._open()) as ledger:
-                while not self._stop.is_set():
-                    self.step(ledger)
-                    self._stop.succeeded()
-                    self._stop.wait(READ_EVERY_S)
+                while not stop.is_set():
+                    self.step(ledger, stop)
+                    stop.succeeded()
+                    stop.wait(READ_EVERY_S)
         except _Undelivered:
             return  # the cursor stays where it was, and so does what the rules remember there
         self._save()
 
-    def step(self, ledger: Ledger) -> None:
+    def step(self, ledger: Ledger, stop: Supervision) -> None:
         """Deliver what the events that are there by now call for, and how things stand."""
         while events := ledger.events(self._seq, limit=PAGE):
             for event in events:
                 for alert in self._alerts_after(ledger, event):
-                    self._deliver(alert)
+                    self._deliver(alert, stop)
                     self._save_at_s = 0.0
                 self._seq = event.seq
                 if self._clock.monotonic_s() >= self._save_at_s:
@@ -141,24 +138,22 @@ class Follower:
             self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
             situations = [one for look in self._looks for one in look(ledger)]
             for alert in self._alerts.about(situations, self._clock.now_ms()):
-                self._deliver(alert)
+                self._deliver(alert, stop)
 
     def _alerts_after(self, ledger: Ledger, event: Event) -> list[Alert]:
-        if not concerns(event):
-            return []
-        rows = ledger.jobs(event.job_key) if event.job_key else []
+        rows = ledger.jobs(event.job_key) if event.job_key and concerns(event) else []
         if not rows:
-            return []  # the job was deleted, and so were its troubles
+            return []  # nobody's concern, or the job was deleted, and so were its troubles
         refusals = 0
         if is_refusal(event):
             task = task_with(ledger, event.job_key, event.task_id or 0)
             refusals = task.refusals if task is not None and task.state in CLAIMABLE else 0
         return self._alerts.after(event, rows[0].job.pipeline, refusals)
 
-    def _deliver(self, alert: Alert) -> None:
+    def _deliver(self, alert: Alert, stop: Supervision) -> None:
         """Send until the receiver has it, or for a day. Raises `_Undelivered` when stopped."""
         body, tries = body_of(alert), 0
-        while not self._stop.is_set():
+        while not stop.is_set():
             answer = self._hook.send(alert.id, body)
             if answer.delivered:
                 if tries:
@@ -174,7 +169,7 @@ class Follower:
                 log.error("an alert is given up: %s: %s", alert.kind, alert.message)
                 return
             pause_s = BACK_OFF_S[min(tries, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)
-            self._stop.wait(max(pause_s, answer.wait_s))
+            stop.wait(max(pause_s, answer.wait_s))
         raise _Undelivered
 
     def _save(self) -> None:
@@ -207,25 +202,18 @@ def alert_services(fleet: Fleet, uploads: Uploads, opened: ExitStack) -> list[Se
     What they need is closed with `opened`. Raises `UsageError` for settings that cannot work,
     before anything is sent.
     """
-
-    def service(url: str, hook: Hook) -> Service:
-        def make(supervision: Supervision) -> Callable[[], None]:
-            follower = Follower(
-                hook,
-                Cursor(uploads.open(), identity(url)),
-                fleet.open_ledger,
-                kinds=fleet.settings.webhook_kinds,
-                clock=fleet.app.clock,
-                stop=supervision,
-                looks=_looks(fleet, uploads, opened),
-            )
-            follower.begin()
-            return follower.run
-
-        return Service(f"alerts for {hook.name}", make, hurry=hook.abort)
-
-    hooks = hooks_of(fleet.settings, fleet.app.clock)
-    return [service(url, hook) for url, hook in hooks.items()]
+    services: list[Service] = []
+    for url, hook in hooks_of(fleet.settings, fleet.app.clock).items():
+        follower = Follower(
+            hook,
+            Cursor(uploads.open(), identity(url)),
+            fleet.open_ledger,
+            kinds=fleet.settings.webhook_kinds,
+            clock=fleet.app.clock,
+            looks=_looks(fleet, uploads, opened),
+        )
+        services.append(Service(f"alerts for {hook.name}", follower.run, hurry=hook.abort))
+    return services
 
 
 def hooks_of(settings: Settings, clock: Clock) -> dict[str, Hook]:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from intermission.backends.source_files import identify, signature
 from intermission.backends.store.local import LocalStore
@@ -49,22 +49,8 @@ PAUSES_S = (10.0, 60.0, 300.0, 900.0, 3600.0)
 Outcome = tuple[Location, str | IntermissionError]
 """A file, and the key of its job, or why it has none."""
 
-
-class Teller(Protocol):
-    """Wants to know what became of files. Several threads tell."""
-
-    def submitted(self, place: Location, job: str) -> None:
-        """`job` is the key of the job that a file got."""
-        ...
-
-    def failed(self, place: Location, error: IntermissionError) -> None: ...
-
-
-def tell(teller: Teller, place: Location, became: str | IntermissionError) -> None:
-    if isinstance(became, IntermissionError):
-        teller.failed(place, became)
-    else:
-        teller.submitted(place, became)
+Tell = Callable[[Location, str | IntermissionError], None]
+"""Wants to know the outcomes. Several threads call it."""
 
 
 @dataclass(slots=True)

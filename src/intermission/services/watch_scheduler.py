@@ -10,18 +10,20 @@ tells of what came, another service receives its messages, and looks are rarer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from intermission.backends.events.sqs import SqsQueue
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import Location, is_url
 from intermission.errors import EnvironmentFault, IntermissionError, UsageError, fault_from_os
 from intermission.ports.clock import Clock
 from intermission.services.cron import Cron, zone_of
-from intermission.services.folder_watch import FolderWatch, Teller, tell
-from intermission.services.queue_watch import Queue, queue_of, queue_service
+from intermission.services.folder_watch import FolderWatch, Tell
+from intermission.services.queue_watch import queue_of, queue_service
 from intermission.services.supervisor import Service, Supervision
 from intermission.settings.watch_rules import WatchedPlace
 
@@ -102,7 +104,7 @@ def timing_of(
     cron: str | None,
     timezone: str | None,
     clock: Clock,
-    queue: Queue | None = None,
+    queue: SqsQueue | None = None,
 ) -> Timing:
     """When to look, as people say it. Raises `UsageError` for what cannot be meant."""
     if cron is not None and queue is not None:
@@ -131,27 +133,27 @@ class Watch:
 
     folder: FolderWatch
     timing: Timing
-    queue: Queue | None = None
+    queue: SqsQueue | None = None
     """Tells of what came."""
 
-    def run(self, stop: Supervision, teller: Teller) -> None:
+    def run(self, stop: Supervision, tell: Tell) -> None:
         """Look whenever it is time, until stopped. Raises when the place or the ledger is away."""
         while not stop.is_set():
             if (wait_s := self.timing.wait_s()) > 0:
                 stop.wait(min(wait_s, NAP_S))
                 continue
             began_ms = self.folder.clock.now_ms()
-            self._look(stop, teller)
+            self._look(stop, tell)
             settle_s = self.timing.settle_s
             if settle_s and self.folder.is_unsettled and not stop.wait(settle_s):
-                self._look(stop, teller)
+                self._look(stop, tell)
             self.timing.looked(began_ms)
             stop.succeeded()
 
-    def _look(self, stop: Supervision, teller: Teller) -> None:
+    def _look(self, stop: Supervision, tell: Tell) -> None:
         try:
             for outcome in self.folder.look(stop.is_set):
-                tell(teller, *outcome)
+                tell(*outcome)
         except OSError as e:
             raise fault_from_os(e, "looking", EnvironmentFault, where=self.folder.place) from e
 
@@ -166,16 +168,6 @@ def watch_of(
     """A watch, as people say it. Raises `UsageError` for what cannot be meant."""
     queue = None if queue_url is None else queue_of(queue_url, folder.place)
     return Watch(folder, timing_of(every_s, cron, timezone, folder.clock, queue), queue)
-
-
-class _Log:
-    """A server tells its log."""
-
-    def submitted(self, place: Location, job: str) -> None:
-        log.info("%s: submitted as job %s", place, job)
-
-    def failed(self, place: Location, error: IntermissionError) -> None:
-        log.warning("%s is not submitted, and is tried again: %s", place, error)
 
 
 def watches_of(fleet: Fleet) -> list[Watch]:
@@ -202,30 +194,32 @@ def _watch(fleet: Fleet, wanted: WatchedPlace) -> Watch:
     return watch_of(folder, wanted.every_s, wanted.cron, wanted.timezone, wanted.queue)
 
 
-def watch_services(watches: Sequence[Watch], teller: Teller) -> list[Service]:
+def watch_services(watches: Sequence[Watch], tell: Tell) -> list[Service]:
     """A service for each place, and one for each queue that tells of some of them.
 
     A place that is away does not make a server less ready: what comes there is found later.
     """
-
     found: dict[str, Service] = {}
+    told: dict[str, tuple[SqsQueue, list[FolderWatch]]] = {}
     for number, watch in enumerate(watches, start=1):
-
-        def make(stop: Supervision, watch: Watch = watch) -> Callable[[], None]:
-            return lambda: watch.run(stop, teller)
-
         name = f"watch of {watch.folder.place}"
         if name in found:  # for another pipeline; metrics have one line for a name
             name = f"{name} (number {number})"
-        found[name] = Service(name, make, is_essential=False, pause_max_s=AWAY_S)
-    told: dict[str, tuple[Queue, list[FolderWatch]]] = {}
-    for watch in watches:
+        run = partial(watch.run, tell=tell)
+        found[name] = Service(name, run, is_essential=False, pause_max_s=AWAY_S)
         if watch.queue is not None:
             told.setdefault(watch.queue.url, (watch.queue, []))[1].append(watch.folder)
-    queues = [queue_service(queue, folders, teller) for queue, folders in told.values()]
+    queues = [queue_service(queue, folders, tell) for queue, folders in told.values()]
     return [*found.values(), *queues]
 
 
 def server_watches(fleet: Fleet) -> list[Service]:
     """What the settings name. Raises `UsageError` for a watch that cannot work."""
-    return watch_services(watches_of(fleet), _Log())
+    return watch_services(watches_of(fleet), _log_outcome)
+
+
+def _log_outcome(place: Location, became: str | IntermissionError) -> None:
+    if isinstance(became, IntermissionError):
+        log.warning("%s is not submitted, and is tried again: %s", place, became)
+    else:
+        log.info("%s: submitted as job %s", place, became)
