@@ -282,6 +282,6 @@ def test_a_queue_that_cannot_be_meant_is_refused(
 
 def test_without_a_queue_the_time_between_looks_is_as_ever() -> None:
     clock = FakeClock()
-    timing = timing_of(None, None, None, clock)
+    timing = timing_of(WatchedPlace(place="in", pipeline=PIPELINE), clock)
     timing.looked(0)
     assert timing.wait_s() == 10.0

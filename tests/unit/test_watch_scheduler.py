@@ -210,17 +210,15 @@ def test_each_place_has_a_service_so_that_none_waits_for_another() -> None:
 @pytest.mark.parametrize(
     ("when", "problem"),
     [
-        ((5.0, "0 2 * * *", None), "both"),
-        ((None, None, "Europe/Berlin"), "time zone"),
-        ((None, "0 2 * *", None), "4 fields"),
-        ((None, "0 2 * * *", "Mars/Base"), "Mars/Base"),
+        ({"every_s": 5.0, "cron": "0 2 * * *"}, "both"),
+        ({"timezone": "Europe/Berlin"}, "time zone"),
+        ({"cron": "0 2 * *"}, "4 fields"),
+        ({"cron": "0 2 * * *", "timezone": "Mars/Base"}, "Mars/Base"),
     ],
 )
-def test_when_to_look_must_make_sense(
-    when: tuple[float | None, str | None, str | None], problem: str
-) -> None:
+def test_when_to_look_must_make_sense(when: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        timing_of(*when, FakeClock())
+        timing_of(WatchedPlace(place="in", pipeline=PIPELINE, **when), FakeClock())
 
 
 @pytest.mark.parametrize(

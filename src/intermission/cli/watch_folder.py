@@ -78,18 +78,25 @@ def watch_folder(
     refuse_option(pipeline)
     settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
     from intermission.composition.fleet import Fleet
-    from intermission.services.folder_watch import FolderWatch
     from intermission.services.supervisor import Supervisor
     from intermission.services.watch_scheduler import watch_of, watch_services
+    from intermission.settings.watch_rules import WatchedPlace
 
     fleet = Fleet(settings)
     folders, own = own_options(places, fleet.app.catalog.add(pipeline))
     if not folders:
         raise UsageError("no place is given.", remedy="Name a folder or URL to watch.")
-    params = {**parse_params(param), **own}
-    how = {"include": include or (), "priority": priority}
-    watched = [FolderWatch(fleet, pipeline, folder, params, **how) for folder in folders]
-    watches = [watch_of(folder, every_s, cron, timezone, queue) for folder in watched]
+    how = WatchedPlace.model_construct(
+        pipeline=pipeline,
+        params={**parse_params(param), **own},
+        include=include or (),
+        priority=priority,
+        every_s=every_s,
+        cron=cron,
+        timezone=timezone,
+        queue=queue,
+    )
+    watches = [watch_of(fleet, how.model_copy(update={"place": folder})) for folder in folders]
     fleet.has_job("0" * 40)  # so that a ledger that is away, or refuses us, is told in one sentence
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

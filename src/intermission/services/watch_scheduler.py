@@ -13,12 +13,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 from intermission.backends.events.sqs import SqsQueue
 from intermission.composition.fleet import Fleet
-from intermission.composition.locations import Location, is_url
+from intermission.composition.locations import Location
 from intermission.errors import EnvironmentFault, IntermissionError, UsageError, fault_from_os
 from intermission.ports.clock import Clock
 from intermission.services.cron import Cron, zone_of
@@ -99,32 +98,25 @@ class AtTimes:
         self._through_ms = began_ms
 
 
-def timing_of(
-    every_s: float | None,
-    cron: str | None,
-    timezone: str | None,
-    clock: Clock,
-    queue: SqsQueue | None = None,
-) -> Timing:
-    """When to look, as people say it. Raises `UsageError` for what cannot be meant."""
-    if cron is not None and queue is not None:
+def timing_of(wanted: WatchedPlace, clock: Clock) -> Timing:
+    """When to look. Raises `UsageError` for what cannot be meant."""
+    if wanted.cron is not None and wanted.queue is not None:
         raise UsageError(
             "both a queue, which tells at any time, and a cron expression are given.",
             remedy="Give one of them; every_s says how often to look beside a queue.",
         )
-    if cron is not None and every_s is not None:
+    if wanted.cron is not None and wanted.every_s is not None:
         raise UsageError(
             "both a time between looks and a cron expression are given.", remedy="Give one of them."
         )
-    if cron is None and timezone is not None:
+    if wanted.cron is None and wanted.timezone is not None:
         raise UsageError(
             "a time zone is given, and no cron expression.", remedy="Add one, such as '0 2 * * *'."
         )
-    if cron is not None:
-        return AtTimes(Cron(cron, zone_of(timezone)), clock)
-    if every_s is None:
-        every_s = EVERY_S if queue is None else BESIDE_QUEUE_S
-    return Every(every_s, clock)
+    if wanted.cron is not None:
+        return AtTimes(Cron(wanted.cron, zone_of(wanted.timezone)), clock)
+    usual_s = EVERY_S if wanted.queue is None else BESIDE_QUEUE_S
+    return Every(usual_s if wanted.every_s is None else wanted.every_s, clock)
 
 
 @dataclass
@@ -158,16 +150,11 @@ class Watch:
             raise fault_from_os(e, "looking", EnvironmentFault, where=self.folder.place) from e
 
 
-def watch_of(
-    folder: FolderWatch,
-    every_s: float | None,
-    cron: str | None,
-    timezone: str | None,
-    queue_url: str | None,
-) -> Watch:
-    """A watch, as people say it. Raises `UsageError` for what cannot be meant."""
-    queue = None if queue_url is None else queue_of(queue_url, folder.place)
-    return Watch(folder, timing_of(every_s, cron, timezone, folder.clock, queue), queue)
+def watch_of(fleet: Fleet, wanted: WatchedPlace) -> Watch:
+    """The watch of a place. Raises `UsageError` for what cannot be meant."""
+    folder = FolderWatch(fleet, wanted)
+    queue = None if wanted.queue is None else queue_of(wanted.queue, folder.place)
+    return Watch(folder, timing_of(wanted, folder.clock), queue)
 
 
 def watches_of(fleet: Fleet) -> list[Watch]:
@@ -175,23 +162,10 @@ def watches_of(fleet: Fleet) -> list[Watch]:
     found: list[Watch] = []
     for number, wanted in enumerate(fleet.settings.watches, start=1):
         try:
-            found.append(_watch(fleet, wanted))
+            found.append(watch_of(fleet, wanted))
         except UsageError as e:
             raise UsageError(f"watches, number {number}: {e.message}", remedy=e.remedy) from e
     return found
-
-
-def _watch(fleet: Fleet, wanted: WatchedPlace) -> Watch:
-    place = wanted.place if is_url(wanted.place) else str(Path(wanted.place).expanduser())
-    folder = FolderWatch(
-        fleet,
-        wanted.pipeline,
-        place,
-        wanted.params,
-        include=wanted.include,
-        priority=wanted.priority,
-    )
-    return watch_of(folder, wanted.every_s, wanted.cron, wanted.timezone, wanted.queue)
 
 
 def watch_services(watches: Sequence[Watch], tell: Tell) -> list[Service]:
