@@ -47,6 +47,7 @@ class PostgresRegistry(SqlRegistry):
 
     workers_table = "intermission.registered_workers"
     keys_table = "intermission.worker_keys"
+    if_there = "ON CONFLICT DO NOTHING"
 
     def __init__(self, url: str) -> None:
         self._url = url

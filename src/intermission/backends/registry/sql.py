@@ -1,7 +1,6 @@
 """The registry in SQL: two tables, and the same statements for every database.
 
 A database says how it names the tables and how it runs statements; nothing here knows which it is.
-Every change can be repeated without harm.
 """
 
 from __future__ import annotations
@@ -29,6 +28,8 @@ class SqlRegistry(ABC):
 
     workers_table: ClassVar[str]
     keys_table: ClassVar[str]
+    if_there: ClassVar[str] = ""
+    """Ends an INSERT where a change whose outcome is unknown is repeated."""
 
     @abstractmethod
     def _run(self, sql: str, *values: Any) -> list[Any]:
@@ -42,7 +43,7 @@ class SqlRegistry(ABC):
         def insert(run: Run) -> None:
             run(
                 f"INSERT INTO {self.workers_table} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (id) DO NOTHING",
+                f"{self.if_there}",
                 *(worker.id, worker.name, json.dumps(worker.can), json.dumps(worker.metadata)),
                 *(worker.version, worker.registered_ms, worker.lease_secret, worker.heard_ms),
                 *(worker.slots, worker.busy, worker.revoked_ms),
@@ -90,7 +91,7 @@ class SqlRegistry(ABC):
     def _insert_key(self, run: Run, id: str, key: KeyRow) -> None:
         run(
             f"INSERT INTO {self.keys_table} (prefix, worker_id, sha256, expires_ms) "
-            "VALUES (?, ?, ?, ?) ON CONFLICT (prefix) DO NOTHING",
+            f"VALUES (?, ?, ?, ?) {self.if_there}",
             *(key.prefix, id, key.sha256, key.expires_ms),
         )
 
