@@ -1,9 +1,10 @@
 """Numbers for Prometheus, counted from the event log as it is read.
 
-A scrape costs no query: the tail has counted before. Everything is counted from the beginning of
-the log, so a server that was restarted, and every other server over the same ledger, shows the
-same totals; until it has read the log to its end it shows none. A job that is forgotten stays
-counted until the server restarts: then the totals are lower, which Prometheus takes for a reset.
+A scrape costs no query: the reader of the event log has counted before. Everything is counted from
+the beginning of the log, so a server that was restarted, and every other server over the same
+ledger, shows the same totals; until it has read the log to its end it shows none. A job that is
+deleted stays counted until the server restarts: then the totals are lower, which Prometheus takes
+for a reset.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Known:
 
 
 class Metrics:
-    """Its own registry of metrics, fed by a tail's thread."""
+    """Its own registry of metrics, fed by the thread that reads the event log."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -126,7 +127,7 @@ class Metrics:
         if key not in self._jobs:
             rows = ledger.jobs(key) if key else []
             if not rows:
-                return None  # forgotten
+                return None  # deleted
             self._jobs[key] = _Known(rows[0].job, rows[0].created_ms)
             self._queues.add(rows[0].job.pipeline)
         return self._jobs[key]
