@@ -86,17 +86,10 @@ def watch_folder(
     folders, own = own_options(places, fleet.app.catalog.add(pipeline))
     if not folders:
         raise UsageError("no place is given.", remedy="Name a folder or URL to watch.")
-    how = WatchedPlace.model_construct(
-        pipeline=pipeline,
-        params={**parse_params(param), **own},
-        include=include or (),
-        priority=priority,
-        every_s=every_s,
-        cron=cron,
-        timezone=timezone,
-        queue=queue,
-    )
-    watches = [watch_of(fleet, how.model_copy(update={"place": folder})) for folder in folders]
+    how = {"pipeline": pipeline, "params": {**parse_params(param), **own}, "priority": priority}
+    when = {"every_s": every_s, "cron": cron, "timezone": timezone, "queue": queue}
+    wanted = WatchedPlace.model_construct(include=include or (), **how, **when)
+    watches = [watch_of(fleet, wanted.model_copy(update={"place": one})) for one in folders]
     fleet.has_job("0" * 40)  # so that a ledger that is away, or refuses us, is told in one sentence
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
