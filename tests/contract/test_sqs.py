@@ -144,6 +144,14 @@ def test_without_credentials_it_says_where_they_go(
     assert "AWS_ACCESS_KEY_ID" in caught.value.remedy
 
 
+def test_a_profile_that_is_not_there_has_no_credentials(
+    aws: Aws, name: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(QueueError, match="needs credentials"):
+        opened(aws.create_queue(name)).receive(0)
+
+
 @pytest.mark.parametrize(
     "url", ["queue", "s3://bucket/queue", "https://host/queue", "https:///a/b"]
 )

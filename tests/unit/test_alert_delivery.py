@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,7 +27,7 @@ from intermission.services.alerting import (
     hooks_of,
 )
 from intermission.services.alerts import KINDS, Situation
-from intermission.services.webhook import Answer
+from intermission.services.webhook import Answer, Hook
 from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import line_job, submit
@@ -89,14 +89,8 @@ class World:
         return SqliteLedger(self.path, clock=self.clock)
 
     def follower(self, **options: Any) -> Follower:
-        made = Follower(
-            self.hook,
-            Cursor(self.store, "me"),
-            self.open,
-            **{"kinds": KINDS, "clock": self.clock, "stop": self.stop, **options},
-        )
-        made.begin()
-        return made
+        hook, cursor = cast(Hook, self.hook), Cursor(self.store, "me")
+        return Follower(hook, cursor, self.open, **{"kinds": KINDS, "clock": self.clock, **options})
 
     def fail(self, *names: str) -> None:
         for name in names:
@@ -126,8 +120,8 @@ def test_what_was_there_before_the_first_start_is_not_told(world: World) -> None
     world.fail("old")
     follower = world.follower()
     world.fail("a", "b", "c")
-    follower.step(world.ledger)
-    follower.step(world.ledger)
+    follower.step(world.ledger, world.stop)
+    follower.step(world.ledger, world.stop)
     assert world.messages() == ["a", "b", "c"]
     assert all(document["type"] == "task.exhausted" for _, document in world.hook.tried)
 
@@ -135,7 +129,7 @@ def test_what_was_there_before_the_first_start_is_not_told(world: World) -> None
 def test_a_document_has_what_the_page_promises(world: World) -> None:
     follower = world.follower()
     world.fail("a")
-    follower.step(world.ledger)
+    follower.step(world.ledger, world.stop)
     ((id, document),) = world.hook.tried
     assert document.keys() == {"type", "timestamp", "data"}
     assert document["timestamp"].endswith("Z")
@@ -144,11 +138,11 @@ def test_a_document_has_what_the_page_promises(world: World) -> None:
 
 
 def test_whoever_starts_again_tells_the_rest(world: World) -> None:
-    world.follower().step(world.ledger)
+    world.follower().step(world.ledger, world.stop)
     world.fail("a", "b")
-    world.follower().step(world.ledger)
+    world.follower().step(world.ledger, world.stop)
     world.fail("c")
-    world.follower().step(world.ledger)
+    world.follower().step(world.ledger, world.stop)
     assert world.messages() == ["a", "b", "c"]
 
 
@@ -156,7 +150,7 @@ def test_a_receiver_that_is_down_gets_all_of_it_later_in_order(world: World) -> 
     follower = world.follower()
     world.fail("a", "b")
     world.hook.answers = [DOWN] * 6 + [Answer(500, ""), Answer(302, "")]
-    follower.step(world.ledger)
+    follower.step(world.ledger, world.stop)
     assert world.messages() == ["a", "b"]
     assert len({id for id, _ in world.hook.tried[:9]}) == 1
     assert world.stop.waits == sorted(world.stop.waits, key=lambda wait_s: wait_s > 200)
@@ -167,14 +161,14 @@ def test_a_receiver_that_asks_for_time_gets_it(world: World) -> None:
     follower = world.follower()
     world.fail("a")
     world.hook.answers = [Answer(429, "", wait_s=777)]
-    follower.step(world.ledger)
+    follower.step(world.ledger, world.stop)
     assert world.stop.waits == [777]
 
 
 def stopped_after(world: World, *, tries: int) -> None:
     """Run a follower to a stop in the middle of its tries."""
     world.stop.for_s = sum(world.stop.waits) + 0.5 * tries
-    world.follower().run()
+    world.follower().run(world.stop)
     world.stop.for_s = 10 * 24 * 3600 + sum(world.stop.waits)
 
 
@@ -187,7 +181,7 @@ def test_a_stop_before_the_delivery_loses_nothing(world: World) -> None:
     (failed,) = [one.seq for one in world.ledger.events() if one.now == "failed" and one.task]
     assert world.cursor() < failed
     world.hook.always = None
-    world.follower().step(world.ledger)
+    world.follower().step(world.ledger, world.stop)
     assert world.messages() == ["a"]
     assert len({id for id, _ in world.hook.tried}) == 1
 
@@ -203,8 +197,8 @@ def test_an_end_between_delivery_and_cursor_repeats_the_same_id(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.store, "replace", broken)
-        follower.step(world.ledger)
-    world.follower().step(world.ledger)
+        follower.step(world.ledger, world.stop)
+    world.follower().step(world.ledger, world.stop)
     assert world.messages() == ["a", "b", "a", "b"]
     assert world.hook.got[:2] == world.hook.got[2:]
 
@@ -215,7 +209,7 @@ def test_a_cooldown_goes_on_over_a_restart(world: World) -> None:
     for _ in range(3):
         (lease,) = world.ledger.claim("w", 1, lease_ttl_s=60)
         world.ledger.fail([Failure(lease.task_id, lease.fence, "E", "no", permanent=True)])
-        world.follower(kinds=["task.exhausted"]).step(world.ledger)
+        world.follower(kinds=["task.exhausted"]).step(world.ledger, world.stop)
         world.ledger.retry(identity("a"))
         world.clock.advance(200)
     held_back = [document["data"]["held_back"] for _, document in world.hook.tried]
@@ -229,13 +223,13 @@ def test_after_a_day_it_is_given_up_and_the_next_is_told(
     world.fail("a")
     world.hook.always = DOWN
     started_ms = world.clock.now_ms()
-    follower.step(world.ledger)
+    follower.step(world.ledger, world.stop)
     assert world.clock.now_ms() - started_ms > GIVE_UP_MS
     assert world.clock.now_ms() - started_ms < GIVE_UP_MS + 400_000
     assert "an alert is given up" in caplog.text
     world.hook.always = None
     world.fail("b")
-    follower.step(world.ledger)
+    follower.step(world.ledger, world.stop)
     assert world.messages() == ["b"]
 
 
@@ -244,7 +238,7 @@ def test_an_old_alert_is_tried_nevertheless(world: World) -> None:
     world.fail("a")
     world.clock.advance(3 * 24 * 3600)
     world.hook.answers = [DOWN, DOWN]
-    world.follower().step(world.ledger)
+    world.follower().step(world.ledger, world.stop)
     assert world.messages() == ["a"]
 
 
@@ -252,10 +246,10 @@ def test_gone_is_gone_until_a_restart(world: World, caplog: pytest.LogCaptureFix
     follower = world.follower()
     world.fail("a", "b")
     world.hook.answers = [Answer(410, "")]
-    follower.run()
+    follower.run(world.stop)
     assert len(world.hook.tried) == 1
     assert "is gone" in caplog.text
-    world.follower().step(world.ledger)
+    world.follower().step(world.ledger, world.stop)
     assert world.messages() == ["a", "b"]
 
 
@@ -267,7 +261,7 @@ def test_another_ledger_is_begun_anew(world: World, tmp_path: Path) -> None:
     world.ledger = world.open()
     follower = world.follower()
     world.fail("d")
-    follower.step(world.ledger)
+    follower.step(world.ledger, world.stop)
     assert world.messages() == ["d"]
 
 
@@ -282,19 +276,17 @@ def test_a_ledger_that_was_away_is_followed_again(world: World) -> None:
         return opened[-1]
 
     follower = Follower(
-        world.hook,
+        cast(Hook, world.hook),
         Cursor(world.store, "me"),
         open_ledger,
         kinds=KINDS,
         clock=world.clock,
-        stop=world.stop,
     )
-    follower.begin()
     world.fail("a")
     world.stop.for_s = 30
     with pytest.raises(LedgerError):
-        follower.run()
-    follower.run()
+        follower.run(world.stop)
+    follower.run(world.stop)
     assert world.messages() == ["a"]
 
 
@@ -314,9 +306,9 @@ def test_after_an_error_that_nobody_expected_it_goes_on_from_its_cursor(
 
     monkeypatch.setattr(world.hook, "send", broken)
     with pytest.raises(ZeroDivisionError):
-        follower.run()
+        follower.run(world.stop)
     world.stop.for_s = 30
-    follower.run()
+    follower.run(world.stop)
     assert world.messages() == ["a", "b"]
 
 
@@ -332,7 +324,7 @@ def test_a_task_that_three_hosts_gave_back_is_told(world: World) -> None:
             host=host,
             until_s=0.0,
         )
-        follower.step(world.ledger)
+        follower.step(world.ledger, world.stop)
         assert bool(world.hook.got) == (host == "h3")
     assert world.messages() == ["no camera"]
     (_, told) = world.hook.tried[0]
@@ -345,12 +337,12 @@ def test_quiet_events_move_the_cursor_now_and_then(world: World) -> None:
     begun = world.cursor()
     for name in ("a", "b"):
         submit(world.ledger, line_job(key=identity(name)))
-        follower.step(world.ledger)
+        follower.step(world.ledger, world.stop)
     first = world.cursor()
     assert first > begun
     world.clock.advance(61)
     submit(world.ledger, line_job(key=identity("c")))
-    follower.step(world.ledger)
+    follower.step(world.ledger, world.stop)
     assert world.cursor() > first
 
 
@@ -363,7 +355,7 @@ def test_situations_are_looked_at_once_a_minute_and_told(world: World) -> None:
 
     follower = world.follower(looks=[look])
     for _ in range(4):
-        follower.step(world.ledger)
+        follower.step(world.ledger, world.stop)
         world.clock.advance(LOOK_EVERY_S / 2)
     assert len(looked) == 2
     assert world.messages() == ["x"]

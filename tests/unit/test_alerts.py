@@ -160,7 +160,7 @@ def test_whoever_goes_on_from_a_cursor_tells_the_same() -> None:
     for cut in range(0, 200, 7):
         first = Alerts(KINDS)
         before = [alert for one in events[:cut] for alert in first.after(one, "film")]
-        second = Alerts.remembering(KINDS, first.state())
+        second = Alerts(KINDS, first.state())
         after = [alert for one in events[cut:] for alert in second.after(one, "film")]
         assert before + after == whole, cut
 

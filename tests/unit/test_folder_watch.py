@@ -22,6 +22,7 @@ from intermission.model import JobState
 from intermission.services.folder_watch import PAUSES_S, FolderWatch
 from intermission.settings import Settings
 from intermission.settings.parameter_overrides import Override
+from intermission.settings.watch_rules import WatchedPlace
 from intermission.testing.clock import FakeClock
 
 PIPELINE = f"{Path(__file__).parents[1] / 'acceptance' / 'pipelines.py'}:letters"
@@ -43,7 +44,8 @@ class World:
         self.watch = self.start()
 
     def start(self, **params: Any) -> FolderWatch:
-        self.watch = FolderWatch(self.fleet, PIPELINE, str(self.folder), params)
+        wanted = WatchedPlace(place=str(self.folder), pipeline=PIPELINE, params=params)
+        self.watch = FolderWatch(self.fleet, wanted)
         return self.watch
 
     def write(self, name: str, text: str) -> Path:

@@ -22,7 +22,6 @@ from intermission.services.health_checks import (
     Queues,
     WorkerWatch,
     low_disk,
-    registered,
 )
 from intermission.services.oldest_jobs import OldestJobs
 from intermission.testing.clock import FakeClock
@@ -100,7 +99,7 @@ def test_a_queue_that_waits_on_purpose_is_not(world: World, look: Look) -> None:
     ],
 )
 def test_a_disk_is_low_by_share_or_by_size(free: int, total: int, is_low: bool) -> None:
-    assert len(list(low_disk(Path("/store"), lambda: (free, total)))) == is_low
+    assert len(list(low_disk(Path("/store"), free, total))) == is_low
 
 
 def test_workers_that_come_and_go_are_told_once(tmp_path: Path, world: World) -> None:
@@ -108,7 +107,7 @@ def test_workers_that_come_and_go_are_told_once(tmp_path: Path, world: World) ->
     clock = world.clock
     row = WorkerRow("id", "gpu-1", (), {}, "1", clock.now_ms(), b"")
     registry.register(row, KeyRow("prefix", "hash"))
-    watch = WorkerWatch(lambda: registered(registry, clock))
+    watch = WorkerWatch(registry, clock)
 
     def kinds() -> list[str]:
         return [one.kind for one in watch.look()]

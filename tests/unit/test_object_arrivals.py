@@ -14,6 +14,7 @@ from intermission.errors import IntermissionError, LedgerError, StoreRefused, St
 from intermission.model import Job
 from intermission.services.folder_watch import PAUSES_S, FolderWatch
 from intermission.settings import Settings
+from intermission.settings.watch_rules import WatchedPlace
 from intermission.testing.clock import FakeClock
 
 PIPELINE = f"{Path(__file__).parents[1] / 'acceptance' / 'pipelines.py'}:letters"
@@ -49,7 +50,8 @@ class World:
         monkeypatch.setattr(self.fleet, "submit", self._submit)
 
     def start(self, place: str) -> FolderWatch:
-        self.watch = FolderWatch(self.fleet, PIPELINE, place, {}, include=["*.txt", "*.part"])
+        wanted = WatchedPlace(place=place, pipeline=PIPELINE, include=("*.txt", "*.part"))
+        self.watch = FolderWatch(self.fleet, wanted)
         return self.watch
 
     def _bucket(self, *_: object) -> MemoryStore:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from intermission.backends.events.sqs import BATCH_MAX, WAIT_S, Message
+from intermission.backends.events.sqs import BATCH_MAX, WAIT_S, Message, SqsQueue
 from intermission.composition.fleet import Fleet
 from intermission.composition.locations import Location, ObjectLocation
 from intermission.errors import (
@@ -105,11 +105,11 @@ class World:
         self.pauses_s: list[float] = []
         self.turns = 0
         watched = [cast(FolderWatch, folder) for folder in self.folders]
-        self.watch = QueueWatch(self.queue, watched, stop=self, teller=self)
+        self.watch = QueueWatch(cast(SqsQueue, self.queue), watched, self.tell)
 
     def run(self, turns: int = 1) -> None:
         self.turns = turns
-        self.watch.run()
+        self.watch.run(self)
 
     def is_set(self) -> bool:
         return self.turns <= 0
@@ -123,11 +123,8 @@ class World:
     def succeeded(self) -> None:
         pass
 
-    def submitted(self, place: Location, job: str) -> None:
-        self.told.append(f"{place}: {job}")
-
-    def failed(self, place: Location, error: IntermissionError) -> None:
-        self.told.append(f"{place}: {error}")
+    def tell(self, place: Location, became: str | IntermissionError) -> None:
+        self.told.append(f"{place}: {became}")
 
 
 @pytest.fixture
@@ -243,7 +240,7 @@ def test_watches_of_one_queue_share_its_messages() -> None:
         )
         for bucket, url in names
     ]
-    services = watch_services(watches, World())
+    services = watch_services(watches, World().tell)
     assert [service.name for service in services][len(watches) :] == [
         f"queue {URL}",
         f"queue {URL}-2",
@@ -285,6 +282,6 @@ def test_a_queue_that_cannot_be_meant_is_refused(
 
 def test_without_a_queue_the_time_between_looks_is_as_ever() -> None:
     clock = FakeClock()
-    timing = timing_of(None, None, None, clock)
+    timing = timing_of(WatchedPlace(place="in", pipeline=PIPELINE), clock)
     timing.looked(0)
     assert timing.wait_s() == 10.0

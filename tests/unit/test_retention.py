@@ -22,6 +22,7 @@ from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, job, step, submit
 
 DAY_S = 86_400
+RUNNING = Service("retention", lambda _: None)
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def server(ledger: SqliteLedger, clock: FakeClock, keep_s: float) -> Retention:
     app = SimpleNamespace(clock=clock)
     path = ledger.path
     fleet: Any = SimpleNamespace(app=app, open_ledger=lambda: SqliteLedger(path, clock=clock))
-    return Retention(cast("Fleet", fleet), keep_s, Service("retention", lambda _: lambda: None))
+    return Retention(cast("Fleet", fleet), keep_s)
 
 
 def test_a_server_forgets_what_ended_too_long_ago(
@@ -67,11 +68,11 @@ def test_a_server_forgets_what_ended_too_long_ago(
     clock.advance(11 * DAY_S)
     waiting = submit(ledger, job(step("a"), key=identity("waiting"))).key
     with caplog.at_level(logging.INFO, "intermission"):
-        assert server(ledger, clock, 30 * DAY_S).prune() == 3
+        assert server(ledger, clock, 30 * DAY_S).prune(RUNNING) == 3
     assert "jobs forgotten that ended more than 30 days ago: 3" in caplog.text
     assert keys(ledger) == {young, waiting}
     assert len(old) == 3
-    assert server(ledger, clock, 30 * DAY_S).prune() == 0
+    assert server(ledger, clock, 30 * DAY_S).prune(RUNNING) == 0
 
 
 def test_a_job_that_started_again_stays(ledger: SqliteLedger, clock: FakeClock) -> None:
@@ -98,7 +99,7 @@ def test_pages_are_read_to_the_end(
     assert [row.job.key for row in old_jobs(ledger, clock.now_ms())] == made[::-1]
     assert list(old_jobs(ledger, clock.now_ms(), pipeline="other")) == []
     assert list(old_jobs(ledger, clock.now_ms(), states=[JobState.FAILED])) == []
-    assert server(ledger, clock, 0.5).prune() == 5
+    assert server(ledger, clock, 0.5).prune(RUNNING) == 5
 
 
 def big(ledger: SqliteLedger, count: int) -> str:

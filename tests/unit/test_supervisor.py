@@ -35,16 +35,13 @@ class Fragile:
         self.works = threading.Event()
         self.starts = 0
 
-    def __call__(self, service: Supervision) -> Callable[[], None]:
-        def run() -> None:
-            self.starts += 1
-            if self.errors:
-                raise self.errors.pop(0)
-            service.succeeded()
-            self.works.set()
-            service.wait()
-
-        return run
+    def __call__(self, service: Supervision) -> None:
+        self.starts += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        service.succeeded()
+        self.works.set()
+        service.wait()
 
 
 def test_a_service_that_fails_is_started_again_and_its_error_is_gone(
@@ -63,14 +60,10 @@ def test_a_service_that_fails_is_started_again_and_its_error_is_gone(
 def test_an_essential_service_is_told_while_it_fails() -> None:
     failed = threading.Event()
 
-    def broken(service: Supervision) -> Callable[[], None]:
-        def run() -> None:
-            if failed.is_set():
-                service.wait()
-                return
+    def broken(service: Supervision) -> None:
+        if not failed.is_set():
             raise ValueError("odd")
-
-        return run
+        service.wait()
 
     spare = Service("spare", broken, is_essential=False)
     watches = Service("watches", broken)
@@ -85,7 +78,7 @@ def test_an_essential_service_is_told_while_it_fails() -> None:
 
 def test_one_that_has_nothing_left_to_do_is_left_alone() -> None:
     ended = threading.Event()
-    service = Service("alerts", lambda _: ended.set)
+    service = Service("alerts", lambda _: ended.set())
     supervisor = Supervisor([service])
     with supervisor.running():
         assert ended.wait(DEADLINE_S)
@@ -103,7 +96,7 @@ def test_a_repeated_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> No
 def test_pauses_grow_up_to_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "PAUSE_S", 1.0)
     monkeypatch.setattr(supervisor, "uniform", lambda low, high: high)
-    service = Service("watches", lambda _: lambda: None, pause_max_s=5.0)
+    service = Service("watches", lambda _: None, pause_max_s=5.0)
     pauses = []
     for _ in range(5):
         service._failed(ValueError())

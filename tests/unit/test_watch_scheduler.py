@@ -81,15 +81,8 @@ class FakeFolder:
         ]
 
 
-class FakeTeller:
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def submitted(self, place: Location, job: str) -> None:
-        self.told.append(f"{place} {job}")
-
-    def failed(self, place: Location, error: IntermissionError) -> None:
-        self.told.append(f"{place} {error}")
+def tell(place: Location, became: str | IntermissionError) -> None:
+    """The folders here have nothing to tell."""
 
 
 class World:
@@ -100,7 +93,6 @@ class World:
         moment = datetime.fromisoformat(f"2025-06-16T{start}Z")
         self.clock.jump_wall(moment.timestamp() - START_MS / 1000)
         self.folder = FakeFolder(self.clock)
-        self.teller = FakeTeller()
         self.errors: list[str] = []
 
     def watch(self, timing: Timing) -> Watch:
@@ -110,7 +102,7 @@ class World:
         stop = Time(self.clock, self.clock.monotonic_s() + hours * HOUR_S)
         while not stop.is_set():
             try:
-                watch.run(stop, self.teller)
+                watch.run(stop, tell)
             except IntermissionError as e:  # as a supervisor does
                 self.errors.append(str(e))
                 self.clock.advance(AWAY_S)
@@ -209,7 +201,7 @@ def test_each_place_has_a_service_so_that_none_waits_for_another() -> None:
     clock = FakeClock()
     folders = [FakeFolder(clock, place=place) for place in ("in", "other", "in")]
     watches = [Watch(cast(FolderWatch, one), Every(60, clock)) for one in folders]
-    services = watch_services(watches, FakeTeller())
+    services = watch_services(watches, tell)
     names = [service.name for service in services]
     assert names == ["watch of in", "watch of other", "watch of in (number 3)"]
     assert not any(service.is_essential for service in services)
@@ -218,17 +210,15 @@ def test_each_place_has_a_service_so_that_none_waits_for_another() -> None:
 @pytest.mark.parametrize(
     ("when", "problem"),
     [
-        ((5.0, "0 2 * * *", None), "both"),
-        ((None, None, "Europe/Berlin"), "time zone"),
-        ((None, "0 2 * *", None), "4 fields"),
-        ((None, "0 2 * * *", "Mars/Base"), "Mars/Base"),
+        ({"every_s": 5.0, "cron": "0 2 * * *"}, "both"),
+        ({"timezone": "Europe/Berlin"}, "time zone"),
+        ({"cron": "0 2 * *"}, "4 fields"),
+        ({"cron": "0 2 * * *", "timezone": "Mars/Base"}, "Mars/Base"),
     ],
 )
-def test_when_to_look_must_make_sense(
-    when: tuple[float | None, str | None, str | None], problem: str
-) -> None:
+def test_when_to_look_must_make_sense(when: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        timing_of(*when, FakeClock())
+        timing_of(WatchedPlace(place="in", pipeline=PIPELINE, **when), FakeClock())
 
 
 @pytest.mark.parametrize(

@@ -78,37 +78,35 @@ def watch_folder(
     refuse_option(pipeline)
     settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
     from intermission.composition.fleet import Fleet
-    from intermission.services.folder_watch import FolderWatch
     from intermission.services.supervisor import Supervisor
     from intermission.services.watch_scheduler import watch_of, watch_services
+    from intermission.settings.watch_rules import WatchedPlace
 
     fleet = Fleet(settings)
     folders, own = own_options(places, fleet.app.catalog.add(pipeline))
     if not folders:
         raise UsageError("no place is given.", remedy="Name a folder or URL to watch.")
-    params = {**parse_params(param), **own}
-    how = {"include": include or (), "priority": priority}
-    watched = [FolderWatch(fleet, pipeline, folder, params, **how) for folder in folders]
-    watches = [watch_of(folder, every_s, cron, timezone, queue) for folder in watched]
+    how = {"pipeline": pipeline, "params": {**parse_params(param), **own}, "priority": priority}
+    when = {"every_s": every_s, "cron": cron, "timezone": timezone, "queue": queue}
+    wanted = WatchedPlace.model_construct(include=include or (), **how, **when)
+    watches = [watch_of(fleet, wanted.model_copy(update={"place": one})) for one in folders]
     fleet.has_job("0" * 40)  # so that a ledger that is away, or refuses us, is told in one sentence
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     say(f"watching {', '.join(folders)}")
-    with Supervisor(watch_services(watches, _Terminal())).running():
+    with Supervisor(watch_services(watches, _tell)).running():
         ended.wait()
 
 
-class _Terminal:
-    """Keys for programs on standard output, the rest for people."""
+_writing = threading.Lock()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
 
-    def submitted(self, place: Location, job: str) -> None:
-        with self._lock:  # a key and the end of its line are two writes
-            say(f"{near(place)}: submitted")
-            print(job, flush=True)
-
-    def failed(self, place: Location, error: IntermissionError) -> None:
-        complain(f"{near(place)}: {error}")
+def _tell(place: Location, became: str | IntermissionError) -> None:
+    """The job's key for programs on standard output, the rest for people."""
+    if isinstance(became, IntermissionError):
+        complain(f"{near(place)}: {became}")
+        return
+    with _writing:  # a key and the end of its line are two writes
+        say(f"{near(place)}: submitted")
+        print(became, flush=True)

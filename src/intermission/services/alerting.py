@@ -15,7 +15,6 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Protocol
 
 from intermission.composition.event_log import last_event, timestamp
 from intermission.composition.fleet import Fleet
@@ -27,10 +26,10 @@ from intermission.model import CLAIMABLE, Event, canonical, identity
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger, task_with
 from intermission.ports.store import Store
-from intermission.services.alerts import KINDS, Alert, Alerts, Situation, is_refusal
-from intermission.services.health_checks import Queues, WorkerWatch, low_disk, registered, usage_of
+from intermission.services.alerts import KINDS, Alert, Alerts, Situation, concerns, is_refusal
+from intermission.services.health_checks import Queues, WorkerWatch, disk_usage, low_disk
 from intermission.services.supervisor import Service, Supervision
-from intermission.services.webhook import GONE, Answer, Hook, secret_bytes
+from intermission.services.webhook import GONE, Hook, secret_bytes
 from intermission.settings import Settings
 
 PAGE = 1000
@@ -46,12 +45,6 @@ BACK_OFF_S = (1.0, 5.0, 30.0, 60.0, 300.0)
 log = logging.getLogger(__name__)
 
 Look = Callable[[Ledger], Iterable[Situation]]
-
-
-class Sender(Protocol):
-    name: str
-
-    def send(self, id: str, body: bytes) -> Answer: ...
 
 
 class _Undelivered(Exception):
@@ -86,13 +79,12 @@ class Follower:
 
     def __init__(
         self,
-        hook: Sender,
+        hook: Hook,
         cursor: Cursor,
         open_ledger: Callable[[], Ledger],
         *,
         kinds: Iterable[str],
         clock: Clock,
-        stop: Supervision,
         looks: Iterable[Look] = (),
     ) -> None:
         self._hook = hook
@@ -100,15 +92,12 @@ class Follower:
         self._open = open_ledger
         self._kinds = frozenset(kinds)
         self._clock = clock
-        self._stop = stop
         self._looks = tuple(looks)
-        self._alerts = Alerts(self._kinds)
-        self._seq = self._saved_seq = 0
         self._save_at_s = self._look_at_s = 0.0
+        self.begin()
 
     def begin(self) -> None:
         """Find where to go on; the first time, behind everything that has happened before."""
-        self._alerts = Alerts(self._kinds)
         with closing(self._open()) as ledger:
             last = last_event(ledger)
         found = self._cursor.read()
@@ -116,30 +105,31 @@ class Follower:
             log.warning("the event log ends before what was last sent: pruned, or another ledger")
             found = None
         if found is None:
+            self._seq, self._alerts = last, Alerts(self._kinds)
             self._cursor.move(last, self._alerts.state())
         else:
-            last, self._alerts = found[0], Alerts.remembering(self._kinds, found[1])
-        self._seq = self._saved_seq = last
+            self._seq, self._alerts = found[0], Alerts(self._kinds, found[1])
+        self._saved_seq = self._seq
 
-    def run(self) -> None:
+    def run(self, stop: Supervision) -> None:
         """Follow the log from the cursor on, until it is stopped or the receiver is gone."""
         self.begin()  # what an error left half done is derived again
         try:
             with closing(self._open()) as ledger:
-                while not self._stop.is_set():
-                    self.step(ledger)
-                    self._stop.succeeded()
-                    self._stop.wait(READ_EVERY_S)
+                while not stop.is_set():
+                    self.step(ledger, stop)
+                    stop.succeeded()
+                    stop.wait(READ_EVERY_S)
         except _Undelivered:
             return  # the cursor stays where it was, and so does what the rules remember there
         self._save()
 
-    def step(self, ledger: Ledger) -> None:
+    def step(self, ledger: Ledger, stop: Supervision) -> None:
         """Deliver what the events that are there by now call for, and how things stand."""
         while events := ledger.events(self._seq, limit=PAGE):
             for event in events:
                 for alert in self._alerts_after(ledger, event):
-                    self._deliver(alert)
+                    self._deliver(alert, stop)
                     self._save_at_s = 0.0
                 self._seq = event.seq
                 if self._clock.monotonic_s() >= self._save_at_s:
@@ -148,24 +138,22 @@ class Follower:
             self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
             situations = [one for look in self._looks for one in look(ledger)]
             for alert in self._alerts.about(situations, self._clock.now_ms()):
-                self._deliver(alert)
+                self._deliver(alert, stop)
 
     def _alerts_after(self, ledger: Ledger, event: Event) -> list[Alert]:
-        if not self._alerts.concerns(event):
-            return []
-        rows = ledger.jobs(event.job_key) if event.job_key else []
+        rows = ledger.jobs(event.job_key) if event.job_key and concerns(event) else []
         if not rows:
-            return []  # the job was deleted, and so were its troubles
+            return []  # nobody's concern, or the job was deleted, and so were its troubles
         refusals = 0
         if is_refusal(event):
             task = task_with(ledger, event.job_key, event.task_id or 0)
             refusals = task.refusals if task is not None and task.state in CLAIMABLE else 0
         return self._alerts.after(event, rows[0].job.pipeline, refusals)
 
-    def _deliver(self, alert: Alert) -> None:
+    def _deliver(self, alert: Alert, stop: Supervision) -> None:
         """Send until the receiver has it, or for a day. Raises `_Undelivered` when stopped."""
         body, tries = body_of(alert), 0
-        while not self._stop.is_set():
+        while not stop.is_set():
             answer = self._hook.send(alert.id, body)
             if answer.delivered:
                 if tries:
@@ -181,7 +169,7 @@ class Follower:
                 log.error("an alert is given up: %s: %s", alert.kind, alert.message)
                 return
             pause_s = BACK_OFF_S[min(tries, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)
-            self._stop.wait(max(pause_s, answer.wait_s))
+            stop.wait(max(pause_s, answer.wait_s))
         raise _Undelivered
 
     def _save(self) -> None:
@@ -214,25 +202,18 @@ def alert_services(fleet: Fleet, uploads: Uploads, opened: ExitStack) -> list[Se
     What they need is closed with `opened`. Raises `UsageError` for settings that cannot work,
     before anything is sent.
     """
-
-    def service(url: str, hook: Hook) -> Service:
-        def make(supervision: Supervision) -> Callable[[], None]:
-            follower = Follower(
-                hook,
-                Cursor(uploads.open(), identity(url)),
-                fleet.open_ledger,
-                kinds=fleet.settings.webhook_kinds,
-                clock=fleet.app.clock,
-                stop=supervision,
-                looks=_looks(fleet, uploads, opened),
-            )
-            follower.begin()
-            return follower.run
-
-        return Service(f"alerts for {hook.name}", make, hurry=hook.abort)
-
-    hooks = hooks_of(fleet.settings, fleet.app.clock)
-    return [service(url, hook) for url, hook in hooks.items()]
+    services: list[Service] = []
+    for url, hook in hooks_of(fleet.settings, fleet.app.clock).items():
+        follower = Follower(
+            hook,
+            Cursor(uploads.open(), identity(url)),
+            fleet.open_ledger,
+            kinds=fleet.settings.webhook_kinds,
+            clock=fleet.app.clock,
+            looks=_looks(fleet, uploads, opened),
+        )
+        services.append(Service(f"alerts for {hook.name}", follower.run, hurry=hook.abort))
+    return services
 
 
 def hooks_of(settings: Settings, clock: Clock) -> dict[str, Hook]:
@@ -267,10 +248,10 @@ def _looks(fleet: Fleet, uploads: Uploads, opened: ExitStack) -> Iterator[Look]:
     a_file = uploads.open().local_path("alerts")
     if "disk.low" in settings.webhook_kinds and a_file is not None:
         folder = a_file.parent
-        yield lambda _: low_disk(folder, usage_of(folder))
+        yield lambda _: low_disk(folder, *disk_usage(folder))
     if {"worker.offline", "worker.online"} & set(settings.webhook_kinds):
         registry = opened.enter_context(closing(open_registry(settings)))
-        watch = WorkerWatch(lambda: registered(registry, clock))
+        watch = WorkerWatch(registry, clock)
         yield lambda _: watch.look()
 
 

@@ -29,7 +29,6 @@ class EventLogReader:
         open_ledger: Callable[[], Ledger],
         listener: Listener,
         *,
-        stop: Supervision,
         every_s: float,
         from_start: bool,
         on_open: Callable[[int], None] = lambda _: None,
@@ -40,22 +39,18 @@ class EventLogReader:
         self._every_s = every_s
         self._seq: int | None = 0 if from_start else None
         self._on_open = on_open
-        self._stop = stop
 
-    def run(self) -> None:
+    def run(self, stop: Supervision) -> None:
         """Read until it is stopped, or the ledger gives no answer."""
         with closing(self._open()) as ledger:
-            self._follow(ledger)
-
-    def _follow(self, ledger: Ledger) -> None:
-        if self._seq is None:
-            self._seq = last_event(ledger)
-        self._on_open(self._seq)
-        while not self._stop.is_set():
-            events = ledger.events(self._seq, limit=PAGE)
-            self._listener(ledger, events)
-            self._stop.succeeded()
-            if events:
-                self._seq = events[-1].seq
-            if len(events) < PAGE:
-                self._stop.wait(self._every_s)
+            if self._seq is None:
+                self._seq = last_event(ledger)
+            self._on_open(self._seq)
+            while not stop.is_set():
+                events = ledger.events(self._seq, limit=PAGE)
+                self._listener(ledger, events)
+                stop.succeeded()
+                if events:
+                    self._seq = events[-1].seq
+                if len(events) < PAGE:
+                    stop.wait(self._every_s)

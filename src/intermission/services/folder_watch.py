@@ -12,10 +12,9 @@ the two comes first, it is one job.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from intermission.backends.source_files import identify, signature
 from intermission.backends.store.local import LocalStore
@@ -25,6 +24,7 @@ from intermission.composition.locations import (
     ObjectLocation,
     as_location,
     find_object,
+    is_url,
     listed_source,
 )
 from intermission.engine.planning import make_job
@@ -36,9 +36,10 @@ from intermission.errors import (
     StoreError,
     StoreUnavailable,
 )
-from intermission.model import Source, identity
+from intermission.model import identity
 from intermission.ports.clock import Clock
 from intermission.ports.store import Store
+from intermission.settings.watch_rules import WatchedPlace
 
 PARTIAL = (".part", ".partial", ".crdownload", ".tmp", ".filepart", "~")
 """How the names of files end that somebody is still writing."""
@@ -49,22 +50,8 @@ PAUSES_S = (10.0, 60.0, 300.0, 900.0, 3600.0)
 Outcome = tuple[Location, str | IntermissionError]
 """A file, and the key of its job, or why it has none."""
 
-
-class Teller(Protocol):
-    """Wants to know what became of files. Several threads tell."""
-
-    def submitted(self, place: Location, job: str) -> None:
-        """`job` is the key of the job that a file got."""
-        ...
-
-    def failed(self, place: Location, error: IntermissionError) -> None: ...
-
-
-def tell(teller: Teller, place: Location, became: str | IntermissionError) -> None:
-    if isinstance(became, IntermissionError):
-        teller.failed(place, became)
-    else:
-        teller.submitted(place, became)
+Tell = Callable[[Location, str | IntermissionError], None]
+"""Wants to know the outcomes. Several threads call it."""
 
 
 @dataclass(slots=True)
@@ -87,23 +74,13 @@ class FolderWatch:
     Raises `UsageError` when the pipeline does not load or does not take the parameters.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        ref: str,
-        place: str,
-        params: Mapping[str, Any],
-        *,
-        include: Sequence[str] = (),
-        priority: int = 0,
-    ) -> None:
-        self.place = place
+    def __init__(self, fleet: Fleet, wanted: WatchedPlace) -> None:
+        self.place = wanted.place if is_url(wanted.place) else str(Path(wanted.place).expanduser())
         self._fleet = fleet
-        self._params = params
-        self._include = include
-        self._priority = priority
-        self._pipeline = fleet.app.catalog.add(ref)
-        self._pipeline.bind(params)
+        self._wanted = wanted
+        self._pipeline = fleet.app.catalog.add(wanted.pipeline)
+        self._pipeline.bind(wanted.params)
+        self._root = as_location(self.place)
         self._files: dict[Location, _File] = {}
         self._lock = threading.Lock()
 
@@ -120,7 +97,7 @@ class FolderWatch:
     @property
     def bucket(self) -> str:
         """The name of the bucket that is watched; empty where it is a folder."""
-        root = as_location(self.place)
+        root = self._root
         return root.bucket.partition("://")[2] if isinstance(root, ObjectLocation) else ""
 
     def look(self, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[Outcome]:
@@ -129,15 +106,12 @@ class FolderWatch:
         Raises when the place, its store or the ledger is away; the next look goes on from there.
         """
         self._list()
-        now_s = self.clock.monotonic_s()
         with self._lock:
             due = [
                 (place, file)
                 for place, file in self._files.items()
-                if file.is_settled and not file.is_done and now_s >= file.next_try_s
+                if file.is_settled and not file.is_done and not self._waits(file)
             ]
-        if not due:
-            return
         # Should the ledger fail at one of them alone, the others have had their turn.
         due.sort(key=lambda one: one[1].outages)
         for place, file in due:
@@ -152,13 +126,12 @@ class FolderWatch:
         Whether nothing more is to be done about it, because it has a job, is gone or is not
         wanted here; and what to tell. Raises as `look` does.
         """
-        root = as_location(self.place)
-        if not isinstance(root, ObjectLocation) or key.endswith(PARTIAL):
+        if not isinstance(self._root, ObjectLocation) or key.endswith(PARTIAL):
             return True, None
-        named = ObjectLocation(root.bucket, key)
-        how = self._include, self._fleet.settings, self._pipeline.output
+        named = ObjectLocation(self._root.bucket, key)
+        how = self._wanted.include, self._fleet.settings, self._pipeline.output
         try:
-            found = find_object(root, key, *how)
+            found = find_object(self._root, key, *how)
         except StoreUnavailable:
             raise
         except StoreError as e:  # at this object alone, as far as anybody knows
@@ -198,7 +171,9 @@ class FolderWatch:
 
     def _versions(self) -> Iterator[tuple[Location, str]]:
         try:
-            places = self._fleet.app.sources([self.place], self._include, self._pipeline.output)
+            places = self._fleet.app.sources(
+                [self.place], self._wanted.include, self._pipeline.output
+            )
         except EmptyPlace:
             return
         for place in places:
@@ -228,13 +203,17 @@ class FolderWatch:
 
     def _submit(self, place: Location, file: _File) -> str | None:
         """The key of the job of a file that had none."""
-        # Those before it may have taken hours: a file that changed meanwhile is not complete.
-        if isinstance(place, Path) and signature(place) != file.version:
+        if isinstance(place, ObjectLocation):
+            source = listed_source(place)
+        elif signature(place) == file.version:
+            source = identify(place, self._memory(place))
+        else:  # those before it may have taken hours: a file that changed meanwhile is not complete
             return None
-        key, source = None, self._source(place)
-        if not self._is_known(place, source):
+        key, wanted = None, self._wanted
+        params = self._fleet.app.params_of(self._pipeline, place, wanted.params)
+        if not self._fleet.has_job(make_job(self._pipeline, source, params).key):
             key, _ = self._fleet.submit(
-                self._pipeline, place, self._params, priority=self._priority, source=source
+                self._pipeline, place, wanted.params, priority=wanted.priority, source=source
             )
         file.is_done = True
         return key
@@ -246,16 +225,6 @@ class FolderWatch:
         file.next_try_s = self.clock.monotonic_s() + pause_s
         was_told, file.is_told = file.is_told, True
         return None if was_told else (place, error)
-
-    def _is_known(self, place: Location, source: Source) -> bool:
-        params = self._fleet.app.params_of(self._pipeline, place, self._params)
-        job = make_job(self._pipeline, source, params)
-        return self._fleet.has_job(job.key)
-
-    def _source(self, place: Location) -> Source:
-        if isinstance(place, Path):
-            return identify(place, self._memory(place))
-        return listed_source(place)
 
     def _memory(self, path: Path) -> Store:
         """What is remembered of a file, so that it is not hashed again at every start."""

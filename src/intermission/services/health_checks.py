@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from intermission.model import CLAIMABLE, JobRow, Limit, TaskState
+from intermission.model import Limit
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger
 from intermission.ports.registry import Registry
@@ -21,15 +21,6 @@ QUEUE_OLD_MS = 15 * 60 * 1000
 DISK_LOW_FRACTION = 0.10
 DISK_LOW_BYTES = 5 * 2**30
 OFFLINE_MS = 5 * 60 * 1000
-JOBS_MAX = 200
-"""How many jobs are looked at, the oldest: they have waited longest."""
-TASKS_MAX = 20
-"""Of how many jobs of a pipeline a task is read."""
-
-READY = CLAIMABLE - {TaskState.RETRYING}
-
-DiskUsage = Callable[[], tuple[int, int]]
-"""Free bytes and all bytes."""
 
 
 class Queues:
@@ -47,14 +38,18 @@ class Queues:
         """By task and fence: a task that was claimed meanwhile is another one."""
 
     def look(self, ledger: Ledger) -> Iterator[Situation]:
-        now_s = self._clock.monotonic_s()
+        now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        paused = {limit.name for limit in ledger.limits() if limit.paused}
         before, self._since_s = self._since_s, {}
         oldest: dict[str, tuple[float, str, str]] = {}
-        for row, name, task in self._next_in_line(ledger):
-            since_s = self._since_s[task] = before.get(task, now_s)
-            known = oldest.get(row.job.pipeline)
-            if known is None or since_s < known[0]:
-                oldest[row.job.pipeline] = since_s, row.job.key, name
+        for row, task in self._jobs.next_in_line(ledger):
+            job, seen = row.job, (task.id, task.fence)
+            is_paused = not paused.isdisjoint(Limit.names(job, job.step(task.step)))
+            if is_paused or job.not_before_ms > now_ms:
+                continue  # a person told it to wait
+            since_s = self._since_s[seen] = before.get(seen, now_s)
+            if job.pipeline not in oldest or since_s < oldest[job.pipeline][0]:
+                oldest[job.pipeline] = since_s, job.key, task.name
         for pipeline, (since_s, job_key, name) in oldest.items():
             waited_s = round(now_s - since_s)
             if waited_s * 1000 > QUEUE_OLD_MS:
@@ -67,26 +62,9 @@ class Queues:
                     f"held back: intermission status {job_key[:10]}, intermission limit",
                 )
 
-    def _next_in_line(self, ledger: Ledger) -> Iterator[tuple[JobRow, str, tuple[int, int]]]:
-        """The first claimable task of each of the oldest jobs, unless a person told it to wait."""
-        paused = {limit.name for limit in ledger.limits() if limit.paused}
-        now_ms = self._clock.now_ms()
-        looked: dict[str, int] = {}
-        for row in self._jobs.look(ledger, JOBS_MAX):
-            job = row.job
-            if job.not_before_ms > now_ms or not row.total(*READY):
-                continue
-            looked[job.pipeline] = looked.get(job.pipeline, 0) + 1
-            if looked[job.pipeline] > TASKS_MAX:
-                continue
-            task = next(iter(ledger.tasks(job.key, states=READY, limit=1)), None)
-            if task is not None and paused.isdisjoint(Limit.names(job, job.step(task.step))):
-                yield row, task.name, (task.id, task.fence)
 
-
-def low_disk(folder: Path, usage: DiskUsage) -> Iterator[Situation]:
-    """Whether the disk that holds a folder is nearly full."""
-    free, total = usage()
+def low_disk(folder: Path, free: int, total: int) -> Iterator[Situation]:
+    """Whether the disk that holds a folder is nearly full, by its free bytes and all bytes."""
     if free >= DISK_LOW_BYTES and free >= total * DISK_LOW_FRACTION:
         return
     host = socket.gethostname()
@@ -100,46 +78,37 @@ def low_disk(folder: Path, usage: DiskUsage) -> Iterator[Situation]:
     )
 
 
-def usage_of(folder: Path) -> DiskUsage:
-    """Of the disk that holds a folder, which need not be there yet."""
-
-    def usage() -> tuple[int, int]:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        found = shutil.disk_usage(there)
-        return found.free, found.total
-
-    return usage
+def disk_usage(folder: Path) -> tuple[int, int]:
+    """Free bytes and all bytes of the disk that holds a folder, which need not be there yet."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    found = shutil.disk_usage(there)
+    return found.free, found.total
 
 
 class WorkerWatch:
     """Tells when a registered worker falls silent, and when it is heard again."""
 
-    def __init__(self, workers: Callable[[], Mapping[str, tuple[str, bool]]]) -> None:
-        """`workers` has, by id, a name and whether the worker is online."""
-        self._workers = workers
-        self._before: Mapping[str, tuple[str, bool]] | None = None
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._before: dict[str, bool] = {}
+        """By id of a worker that is not disabled: whether it was online at the last look."""
 
     def look(self) -> Iterator[Situation]:
-        now = self._workers()
-        before, self._before = self._before, now
-        for id, (name, online) in now.items():
-            if before is None or id not in before or before[id][1] == online:
+        workers, now_ms = self._registry.workers(), self._clock.now_ms()
+        before, self._before = self._before, {}
+        for row in workers:
+            if row.revoked_ms is not None:
                 continue
-            subject = {"worker": id, "name": name}
+            online = row.heard_ms is not None and now_ms - row.heard_ms <= OFFLINE_MS
+            self._before[row.id] = online
+            if before.get(row.id, online) == online:
+                continue
+            subject = {"worker": row.id, "name": row.name}
             if online:
-                said = f"worker {name} is heard again."
-                yield Situation("worker.online", id, subject, said, "There is nothing to do.")
+                said = f"worker {row.name} is heard again."
+                yield Situation("worker.online", row.id, subject, said, "There is nothing to do.")
             else:
-                said = f"worker {name} has not been heard for {OFFLINE_MS // 60_000} minutes."
+                said = f"worker {row.name} has not been heard for {OFFLINE_MS // 60_000} minutes."
                 remedy = "Its tasks run elsewhere. On its machine: intermission worker"
-                yield Situation("worker.offline", id, subject, said, remedy)
-
-
-def registered(registry: Registry, clock: Clock) -> dict[str, tuple[str, bool]]:
-    """The workers of a registry that are not disabled, as a `WorkerWatch` asks for them."""
-    now_ms = clock.now_ms()
-    return {
-        row.id: (row.name, row.heard_ms is not None and now_ms - row.heard_ms <= OFFLINE_MS)
-        for row in registry.workers()
-        if row.revoked_ms is None
-    }
+                yield Situation("worker.offline", row.id, subject, said, remedy)

@@ -1,9 +1,10 @@
 """Numbers for Prometheus, counted from the event log as it is read.
 
-A scrape costs no query: the tail has counted before. Everything is counted from the beginning of
-the log, so a server that was restarted, and every other server over the same ledger, shows the
-same totals; until it has read the log to its end it shows none. A job that is forgotten stays
-counted until the server restarts: then the totals are lower, which Prometheus takes for a reset.
+A scrape costs no query: the reader of the event log has counted before. Everything is counted from
+the beginning of the log, so a server that was restarted, and every other server over the same
+ledger, shows the same totals; until it has read the log to its end it shows none. A job that is
+deleted stays counted until the server restarts: then the totals are lower, which Prometheus takes
+for a reset.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from intermission.model import HELD, Event, Job, JobState, Reason, StepKind, TaskState
+from intermission.model import HELD, Event, Job, JobState, Reason, StepKind, TaskRow, TaskState
 from intermission.ports.clock import Clock
 from intermission.ports.ledger import Ledger, output_of
 from intermission.services.event_log_reader import PAGE
-from intermission.services.health_checks import JOBS_MAX, READY
-from intermission.services.oldest_jobs import OldestJobs
+from intermission.services.oldest_jobs import ACTIVE, READY, OldestJobs
 from intermission.services.supervisor import Supervisor
 
 LOOK_EVERY_S = 5.0
@@ -34,7 +35,6 @@ _OUTCOMES = frozenset(
         *(TaskState.ABANDONED, TaskState.CORRUPT, TaskState.CANCELLED),
     }
 )
-_ACTIVE = ("pending", "running", "draining")
 _BUCKETS_S = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
@@ -44,16 +44,12 @@ class _Known:
 
     job: Job
     created_ms: int
-    planned_ms: dict[str, int] = field(default_factory=dict[str, int])
-    """By plan: when it was done, and the tasks of its chunks came."""
-    plans: frozenset[str | None] = frozenset()
-
-    def __post_init__(self) -> None:
-        self.plans = frozenset(spec.plan for spec in self.job.steps)
+    done_ms: dict[str, int] = field(default_factory=dict[str, int])
+    """By step: when its last task was done. With the end of a plan the tasks of its chunks come."""
 
 
 class Metrics:
-    """Its own registry of metrics, fed by a tail's thread."""
+    """Its own registry of metrics, fed by the thread that reads the event log."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -69,12 +65,11 @@ class Metrics:
         self.is_complete = False
         """Whether the log was read to its end since the start."""
         self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
         by_step = ("pipeline", "step")
-        self._tasks = Counter(
-            "intermission_tasks",
-            "Ends of attempts and of tasks",
-            (*by_step, "outcome"),
-            registry=self.registry,
+        self._tasks = counter(
+            "intermission_tasks", "Ends of attempts and of tasks", (*by_step, "outcome")
         )
         self._seconds = Histogram(
             "intermission_task_seconds",
@@ -83,40 +78,27 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
-        self._lost = Counter(
+        self._lost = counter(
             "intermission_lost_seconds",
             "Time of attempts that were interrupted: drains, lost leases, slots that died",
             by_step,
-            registry=self.registry,
         )
-        self._expired = Counter(
-            "intermission_leases_expired",
-            "Leases whose worker vanished",
-            by_step,
-            registry=self.registry,
+        self._expired = counter(
+            "intermission_leases_expired", "Leases whose worker vanished", by_step
         )
-        self._states = Gauge(
-            "intermission_jobs",
-            "Jobs by state",
-            ("pipeline", "state"),
-            registry=self.registry,
-        )
-        self._oldest = Gauge(
+        self._states = gauge("intermission_jobs", "Jobs by state", ("pipeline", "state"))
+        self._oldest = gauge(
             "intermission_oldest_pending_seconds",
             "How long the task that is next in line has waited; 0 when none waits",
             ("pipeline",),
-            registry=self.registry,
         )
-        self._media = Counter(
+        self._media = counter(
             "intermission_media_seconds",
             "How long the sources of finished jobs play, where a step that reads one says it",
             ("pipeline",),
-            registry=self.registry,
         )
-        self._seq = Gauge(
-            "intermission_events_read",
-            "The number of the last event that was counted",
-            registry=self.registry,
+        self._seq = gauge(
+            "intermission_events_read", "The number of the last event that was counted"
         )
 
     def heard(self, ledger: Ledger, events: Sequence[Event]) -> None:
@@ -145,7 +127,7 @@ class Metrics:
         if key not in self._jobs:
             rows = ledger.jobs(key) if key else []
             if not rows:
-                return None  # forgotten
+                return None  # deleted
             self._jobs[key] = _Known(rows[0].job, rows[0].created_ms)
             self._queues.add(rows[0].job.pipeline)
         return self._jobs[key]
@@ -156,7 +138,7 @@ class Metrics:
             self._states.labels(pipeline, event.now).inc()
             if event.was is not None:
                 self._states.labels(pipeline, event.was).dec()
-            if event.now not in _ACTIVE:
+            if event.now not in ACTIVE:
                 del self._jobs[known.job.key]
             return
         step = event.step
@@ -168,8 +150,8 @@ class Metrics:
             self._ready_ms.pop(event.task_id, None)
         if event.now in _OUTCOMES:
             self._tasks.labels(pipeline, step, event.now).inc()
-        if event.now == TaskState.DONE and step in known.plans:
-            known.planned_ms[step] = event.at_ms
+        if event.now == TaskState.DONE:
+            known.done_ms[step] = event.at_ms
         if event.now == TaskState.LEASED:
             self._leased_ms[event.task_id] = event.at_ms
         elif event.now not in HELD:
@@ -180,43 +162,35 @@ class Metrics:
         if leased_ms is None:
             return
         took_s = max(0, event.at_ms - leased_ms) / 1000
-        vanished = event.code == Reason.LOST
         # The last attempt that a task had is no less lost than the others: it failed then.
         if event.now == TaskState.ABANDONED or event.code in (Reason.LOST, Reason.CRASHED):
             self._lost.labels(pipeline, step).inc(took_s)
         else:
             self._seconds.labels(pipeline, step).observe(took_s)
-        if vanished:
+        if event.code == Reason.LOST:
             self._expired.labels(pipeline, step).inc()
 
     def _look(self, ledger: Ledger) -> None:
         """Age of the queues, by the oldest jobs that have not ended: one task of each is read."""
         now_ms = self._clock.now_ms()
         oldest_ms = dict.fromkeys(self._queues, 0)
-        for row in self._oldest_jobs.look(ledger, JOBS_MAX):
-            known = self._jobs.get(row.job.key)
-            if known is None or not row.total(*READY):
-                continue
-            since_ms = self._waiting_since(ledger, row.job.key, known)
-            if since_ms is not None:
-                pipeline = row.job.pipeline
-                oldest_ms[pipeline] = max(oldest_ms.get(pipeline, 0), now_ms - since_ms)
+        for row, task in self._oldest_jobs.next_in_line(ledger):
+            if (known := self._jobs.get(row.job.key)) is not None:
+                age_ms = now_ms - self._waiting_since(known, task)
+                oldest_ms[row.job.pipeline] = max(oldest_ms.get(row.job.pipeline, 0), age_ms)
         for pipeline, age_ms in oldest_ms.items():
             self._oldest.labels(pipeline).set(age_ms / 1000)
         self._queues = set(oldest_ms)
 
-    def _waiting_since(self, ledger: Ledger, key: str, known: _Known) -> int | None:
-        """Since when the first claimable task of a job could have been claimed.
+    def _waiting_since(self, known: _Known, task: TaskRow) -> int:
+        """Since when a claimable task could have been claimed.
 
         A task that is added ready to start leaves no event of its own: it came with its job, or
         with the end of its plan.
         """
-        row = next(iter(ledger.tasks(key, states=READY, limit=1)), None)
-        if row is None:
-            return None
-        plan = known.job.step(row.step).plan
-        came_ms = known.planned_ms.get(plan, known.created_ms) if plan else known.created_ms
-        return self._ready_ms.get(row.id, came_ms)
+        plan = known.job.step(task.step).plan
+        came_ms = known.done_ms.get(plan or "", known.created_ms)
+        return self._ready_ms.get(task.id, came_ms)
 
 
 def _media_s(ledger: Ledger, job: Job) -> float:

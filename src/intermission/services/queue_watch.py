@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from intermission.backends.events.s3_notifications import Created, NotUnderstood, read_message
 from intermission.backends.events.sqs import WAIT_S, Message, SqsQueue
 from intermission.errors import EnvironmentFault, UsageError, fault_from_os
-from intermission.services.folder_watch import FolderWatch, Teller, tell
+from intermission.services.folder_watch import FolderWatch, Tell
 from intermission.services.supervisor import Service, Supervision
 
 TURN_S = 1.0
@@ -26,16 +25,6 @@ FINISH_S = 3.0
 _WARNED_MAX = 10_000
 
 log = logging.getLogger(__name__)
-
-
-class Queue(Protocol):
-    """What an `SqsQueue` is to those who listen to it."""
-
-    url: str
-
-    def receive(self, wait_s: int = ...) -> list[Message]: ...
-    def delete(self, messages: Sequence[Message]) -> None: ...
-    def close(self) -> None: ...
 
 
 def queue_of(url: str, place: str) -> SqsQueue:
@@ -51,13 +40,10 @@ def queue_of(url: str, place: str) -> SqsQueue:
 class QueueWatch:
     """Takes messages from a queue, for all the places that it tells of, until it is stopped."""
 
-    def __init__(
-        self, queue: Queue, folders: Sequence[FolderWatch], *, stop: Supervision, teller: Teller
-    ) -> None:
+    def __init__(self, queue: SqsQueue, folders: Sequence[FolderWatch], tell: Tell) -> None:
         self._queue = queue
         self._folders = folders
-        self._stop = stop
-        self._teller = teller
+        self._tell = tell
         self._handling = threading.Lock()
         self._warned: set[str] = set()
 
@@ -65,27 +51,27 @@ class QueueWatch:
         """Wait for what is being submitted, but not for messages that may never come."""
         self._handling.acquire(timeout=FINISH_S)
 
-    def run(self) -> None:
+    def run(self, stop: Supervision) -> None:
         """Take messages until stopped. Raises when the queue, the store or the ledger is away."""
         wait_s = 0  # whether the queue answers is known at once, not when a message comes
-        while not self._stop.is_set():
+        while not stop.is_set():
             try:
                 messages = self._queue.receive(wait_s)
                 with self._handling:
-                    pause_s = self._handle(messages)
+                    pause_s = self._handle(messages, stop)
             except OSError as e:
                 raise fault_from_os(e, "taking messages", EnvironmentFault) from e
-            self._stop.succeeded()
-            self._stop.wait(pause_s)
+            stop.succeeded()
+            stop.wait(pause_s)
             wait_s = WAIT_S
         self._queue.close()
 
-    def _handle(self, messages: Sequence[Message]) -> float:
+    def _handle(self, messages: Sequence[Message], stop: Supervision) -> float:
         """Submit what messages tell of, and delete them; how long to wait before the next."""
         done: list[Message] = []
         try:
             for message in messages:
-                if self._stop.is_set():
+                if stop.is_set():
                     return 0.0
                 if self._is_done(message):
                     done.append(message)
@@ -114,7 +100,7 @@ class QueueWatch:
             needs_nothing, outcome = folder.arrived(created.key)
             is_done = is_done and needs_nothing
             if outcome is not None:
-                tell(self._teller, *outcome)
+                self._tell(*outcome)
         return is_done
 
     def _warn(self, what: str, said: str) -> None:
@@ -126,13 +112,7 @@ class QueueWatch:
             log.warning("%s: %s", self._queue.url, said)
 
 
-def queue_service(queue: Queue, folders: Sequence[FolderWatch], teller: Teller) -> Service:
+def queue_service(queue: SqsQueue, folders: Sequence[FolderWatch], tell: Tell) -> Service:
     """Takes the messages of a queue for all the places that it tells of."""
-    made: list[QueueWatch] = []
-
-    def make(stop: Supervision) -> Callable[[], None]:
-        made.append(QueueWatch(queue, folders, stop=stop, teller=teller))
-        return made[0].run
-
-    name = f"queue {queue.url}"
-    return Service(name, make, is_essential=False, finish=lambda: made[0].finish())
+    watch = QueueWatch(queue, folders, tell)
+    return Service(f"queue {queue.url}", watch.run, is_essential=False, finish=watch.finish)

@@ -17,24 +17,23 @@ log = logging.getLogger(__name__)
 class Retention:
     """Forgets what is too old, once in a while, on behalf of a server."""
 
-    def __init__(self, fleet: Fleet, keep_s: float, stop: Supervision) -> None:
+    def __init__(self, fleet: Fleet, keep_s: float) -> None:
         self._fleet = fleet
         self._keep_s = keep_s
-        self._stop = stop
 
-    def run(self) -> None:
-        while not self._stop.is_set():
-            self.prune()
-            self._stop.succeeded()
-            self._stop.wait(min(PRUNE_EVERY_S, max(1.0, self._keep_s / 10)))
+    def run(self, stop: Supervision) -> None:
+        while not stop.is_set():
+            self.prune(stop)
+            stop.succeeded()
+            stop.wait(min(PRUNE_EVERY_S, max(1.0, self._keep_s / 10)))
 
-    def prune(self) -> int:
+    def prune(self, stop: Supervision) -> int:
         """One pass over the ledger: how many jobs it forgot."""
         before_ms = self._fleet.app.clock.now_ms() - int(self._keep_s * 1000)
         forgotten = 0
         with closing(self._fleet.open_ledger()) as ledger:
             for row in old_jobs(ledger, before_ms):
-                if self._stop.is_set():
+                if stop.is_set():
                     break
                 forgotten += forget_if_old(ledger, row.job.key, before_ms)
         if forgotten:
@@ -49,6 +48,4 @@ def retention_services(fleet: Fleet) -> list[Service]:
     if keep_s is None:
         return []
     # Old jobs that stay a while longer harm nobody.
-    return [
-        Service("retention", lambda stop: Retention(fleet, keep_s, stop).run, is_essential=False)
-    ]
+    return [Service("retention", Retention(fleet, keep_s).run, is_essential=False)]

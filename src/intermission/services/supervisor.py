@@ -47,14 +47,14 @@ class Service:
     def __init__(
         self,
         name: str,
-        make: Callable[[Supervision], Callable[[], None]],
+        run: Callable[[Supervision], None],
         *,
         is_essential: bool = True,
         pause_max_s: float = PAUSE_MAX_S,
         hurry: Callable[[], None] = lambda: None,
         finish: Callable[[], None] | None = None,
     ) -> None:
-        """`make` is called once, and gives what the thread runs.
+        """`run` is what its thread calls, with this service as its supervision.
 
         A server is not ready while a service that `is_essential` fails. At the end `hurry` may
         cut short what it waits for, and `finish` is waited for in place of the thread's end.
@@ -65,13 +65,13 @@ class Service:
         """How often it was started again since the server started."""
         self.error: Exception | None = None
         """Why it last failed; None once it works again."""
+        self._run = run
         self._pause_max_s = pause_max_s
         self._hurry = hurry
         self._finish = finish
         self._failures = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._run = make(self)
 
     def is_set(self) -> bool:
         return self._stop.is_set()
@@ -103,7 +103,7 @@ class Service:
     def _keep_running(self) -> None:
         while not self._stop.is_set():
             try:
-                self._run()
+                self._run(self)
                 return
             except Exception as e:  # a service that ends unseen is worse than any error
                 self._failed(e)

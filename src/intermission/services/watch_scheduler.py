@@ -10,18 +10,19 @@ tells of what came, another service receives its messages, and looks are rarer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Protocol
 
+from intermission.backends.events.sqs import SqsQueue
 from intermission.composition.fleet import Fleet
-from intermission.composition.locations import Location, is_url
+from intermission.composition.locations import Location
 from intermission.errors import EnvironmentFault, IntermissionError, UsageError, fault_from_os
 from intermission.ports.clock import Clock
 from intermission.services.cron import Cron, zone_of
-from intermission.services.folder_watch import FolderWatch, Teller, tell
-from intermission.services.queue_watch import Queue, queue_of, queue_service
+from intermission.services.folder_watch import FolderWatch, Tell
+from intermission.services.queue_watch import queue_of, queue_service
 from intermission.services.supervisor import Service, Supervision
 from intermission.settings.watch_rules import WatchedPlace
 
@@ -97,32 +98,25 @@ class AtTimes:
         self._through_ms = began_ms
 
 
-def timing_of(
-    every_s: float | None,
-    cron: str | None,
-    timezone: str | None,
-    clock: Clock,
-    queue: Queue | None = None,
-) -> Timing:
-    """When to look, as people say it. Raises `UsageError` for what cannot be meant."""
-    if cron is not None and queue is not None:
+def timing_of(wanted: WatchedPlace, clock: Clock) -> Timing:
+    """When to look. Raises `UsageError` for what cannot be meant."""
+    if wanted.cron is not None and wanted.queue is not None:
         raise UsageError(
             "both a queue, which tells at any time, and a cron expression are given.",
             remedy="Give one of them; every_s says how often to look beside a queue.",
         )
-    if cron is not None and every_s is not None:
+    if wanted.cron is not None and wanted.every_s is not None:
         raise UsageError(
             "both a time between looks and a cron expression are given.", remedy="Give one of them."
         )
-    if cron is None and timezone is not None:
+    if wanted.cron is None and wanted.timezone is not None:
         raise UsageError(
             "a time zone is given, and no cron expression.", remedy="Add one, such as '0 2 * * *'."
         )
-    if cron is not None:
-        return AtTimes(Cron(cron, zone_of(timezone)), clock)
-    if every_s is None:
-        every_s = EVERY_S if queue is None else BESIDE_QUEUE_S
-    return Every(every_s, clock)
+    if wanted.cron is not None:
+        return AtTimes(Cron(wanted.cron, zone_of(wanted.timezone)), clock)
+    usual_s = EVERY_S if wanted.queue is None else BESIDE_QUEUE_S
+    return Every(usual_s if wanted.every_s is None else wanted.every_s, clock)
 
 
 @dataclass
@@ -131,51 +125,36 @@ class Watch:
 
     folder: FolderWatch
     timing: Timing
-    queue: Queue | None = None
+    queue: SqsQueue | None = None
     """Tells of what came."""
 
-    def run(self, stop: Supervision, teller: Teller) -> None:
+    def run(self, stop: Supervision, tell: Tell) -> None:
         """Look whenever it is time, until stopped. Raises when the place or the ledger is away."""
         while not stop.is_set():
             if (wait_s := self.timing.wait_s()) > 0:
                 stop.wait(min(wait_s, NAP_S))
                 continue
             began_ms = self.folder.clock.now_ms()
-            self._look(stop, teller)
+            self._look(stop, tell)
             settle_s = self.timing.settle_s
             if settle_s and self.folder.is_unsettled and not stop.wait(settle_s):
-                self._look(stop, teller)
+                self._look(stop, tell)
             self.timing.looked(began_ms)
             stop.succeeded()
 
-    def _look(self, stop: Supervision, teller: Teller) -> None:
+    def _look(self, stop: Supervision, tell: Tell) -> None:
         try:
             for outcome in self.folder.look(stop.is_set):
-                tell(teller, *outcome)
+                tell(*outcome)
         except OSError as e:
             raise fault_from_os(e, "looking", EnvironmentFault, where=self.folder.place) from e
 
 
-def watch_of(
-    folder: FolderWatch,
-    every_s: float | None,
-    cron: str | None,
-    timezone: str | None,
-    queue_url: str | None,
-) -> Watch:
-    """A watch, as people say it. Raises `UsageError` for what cannot be meant."""
-    queue = None if queue_url is None else queue_of(queue_url, folder.place)
-    return Watch(folder, timing_of(every_s, cron, timezone, folder.clock, queue), queue)
-
-
-class _Log:
-    """A server tells its log."""
-
-    def submitted(self, place: Location, job: str) -> None:
-        log.info("%s: submitted as job %s", place, job)
-
-    def failed(self, place: Location, error: IntermissionError) -> None:
-        log.warning("%s is not submitted, and is tried again: %s", place, error)
+def watch_of(fleet: Fleet, wanted: WatchedPlace) -> Watch:
+    """The watch of a place. Raises `UsageError` for what cannot be meant."""
+    folder = FolderWatch(fleet, wanted)
+    queue = None if wanted.queue is None else queue_of(wanted.queue, folder.place)
+    return Watch(folder, timing_of(wanted, folder.clock), queue)
 
 
 def watches_of(fleet: Fleet) -> list[Watch]:
@@ -183,49 +162,38 @@ def watches_of(fleet: Fleet) -> list[Watch]:
     found: list[Watch] = []
     for number, wanted in enumerate(fleet.settings.watches, start=1):
         try:
-            found.append(_watch(fleet, wanted))
+            found.append(watch_of(fleet, wanted))
         except UsageError as e:
             raise UsageError(f"watches, number {number}: {e.message}", remedy=e.remedy) from e
     return found
 
 
-def _watch(fleet: Fleet, wanted: WatchedPlace) -> Watch:
-    place = wanted.place if is_url(wanted.place) else str(Path(wanted.place).expanduser())
-    folder = FolderWatch(
-        fleet,
-        wanted.pipeline,
-        place,
-        wanted.params,
-        include=wanted.include,
-        priority=wanted.priority,
-    )
-    return watch_of(folder, wanted.every_s, wanted.cron, wanted.timezone, wanted.queue)
-
-
-def watch_services(watches: Sequence[Watch], teller: Teller) -> list[Service]:
+def watch_services(watches: Sequence[Watch], tell: Tell) -> list[Service]:
     """A service for each place, and one for each queue that tells of some of them.
 
     A place that is away does not make a server less ready: what comes there is found later.
     """
-
     found: dict[str, Service] = {}
+    told: dict[str, tuple[SqsQueue, list[FolderWatch]]] = {}
     for number, watch in enumerate(watches, start=1):
-
-        def make(stop: Supervision, watch: Watch = watch) -> Callable[[], None]:
-            return lambda: watch.run(stop, teller)
-
         name = f"watch of {watch.folder.place}"
         if name in found:  # for another pipeline; metrics have one line for a name
             name = f"{name} (number {number})"
-        found[name] = Service(name, make, is_essential=False, pause_max_s=AWAY_S)
-    told: dict[str, tuple[Queue, list[FolderWatch]]] = {}
-    for watch in watches:
+        run = partial(watch.run, tell=tell)
+        found[name] = Service(name, run, is_essential=False, pause_max_s=AWAY_S)
         if watch.queue is not None:
             told.setdefault(watch.queue.url, (watch.queue, []))[1].append(watch.folder)
-    queues = [queue_service(queue, folders, teller) for queue, folders in told.values()]
+    queues = [queue_service(queue, folders, tell) for queue, folders in told.values()]
     return [*found.values(), *queues]
 
 
 def server_watches(fleet: Fleet) -> list[Service]:
     """What the settings name. Raises `UsageError` for a watch that cannot work."""
-    return watch_services(watches_of(fleet), _Log())
+    return watch_services(watches_of(fleet), _log_outcome)
+
+
+def _log_outcome(place: Location, became: str | IntermissionError) -> None:
+    if isinstance(became, IntermissionError):
+        log.warning("%s is not submitted, and is tried again: %s", place, became)
+    else:
+        log.info("%s: submitted as job %s", place, became)

@@ -19,8 +19,8 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
@@ -40,34 +40,27 @@ GONE = 410
 
 _ASCII = re.compile(r"[!-~]+")
 # What is set aside for special purposes. Written out, because what `ipaddress` says of some of
-# these differs between patch releases of Python.
-_SPECIAL = tuple(
-    map(
-        ip_network,
-        (
-            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
-            *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"),
-            *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3"),
-            # Of IPv6 only what is global unicast counts; in there, tunnels that carry any IPv4
-            # address, and prefixes for protocols and documents.
-            *("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
-        ),
+# these differs between patch releases of Python. Of IPv6 only what is global unicast counts; in
+# there, tunnels that carry any IPv4 address, and prefixes for protocols and documents.
+_SPECIAL = [
+    ip_network(one)
+    for one in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+        *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+        *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3"),
+        *("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
     )
-)
+]
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
-_METADATA = frozenset(
-    map(
-        ip_address,
-        (
-            *("169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192"),
-            "fd00:ec2::254",
-        ),
-    )
-)
+_METADATA = [
+    *(IPv4Address("169.254.169.254"), IPv4Address("168.63.129.16")),
+    *(IPv4Address("100.100.100.200"), IPv4Address("192.0.0.192"), IPv6Address("fd00:ec2::254")),
+]
 """Where clouds tell a machine its credentials; one of them is a public address."""
 
-Resolve = Callable[[str, int], Sequence[tuple[socket.AddressFamily, Any]]]
+Addresses = Sequence[tuple[socket.AddressFamily, Any]]
+Resolve = Callable[[str, int], Addresses]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +77,7 @@ class Answer:
         return self.status is not None and 200 <= self.status < 300
 
 
-def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
+def resolve(host: str, port: int) -> Addresses:
     """The addresses of a host, each with its family, as a socket takes them."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(family, address) for family, _, _, _, address in found]
@@ -135,25 +128,30 @@ class Hook:
                     "webhook_allow_private is yes",
                 )
         self._deadline = deadline = _Deadline()
-        with deadline.after(TIMEOUT_S):
-            try:
-                return self._exchange(deadline, addresses, id, body)
-            except (OSError, http.client.HTTPException, ValueError) as e:
-                if deadline.passed:
-                    return Answer(None, f"it did not answer within {TIMEOUT_S:g} s")
-                return Answer(None, f"it did not answer ({_reason(e)})")
+        timer = threading.Timer(TIMEOUT_S, deadline.end)
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._exchange(deadline, addresses, id, body)
+        except (OSError, http.client.HTTPException, ValueError) as e:
+            if deadline.passed:
+                return Answer(None, f"it did not answer within {TIMEOUT_S:g} s")
+            return Answer(None, f"it did not answer ({_reason(e)})")
+        finally:
+            timer.cancel()
 
-    def _exchange(
-        self,
-        deadline: _Deadline,
-        addresses: Sequence[tuple[socket.AddressFamily, Any]],
-        id: str,
-        body: bytes,
-    ) -> Answer:
+    def _exchange(self, deadline: _Deadline, addresses: Addresses, id: str, body: bytes) -> Answer:
         connection = http.client.HTTPConnection(self._host, self._port)
         connection.auto_open = 0  # it is connected here, or not at all
-        connection.sock = self._connected(deadline, addresses)
+        connection.sock = _connected(deadline, addresses)
         try:
+            if self._is_tls:
+                context = self._tls or ssl.create_default_context()
+                connection.sock = tls = context.wrap_socket(
+                    connection.sock, server_hostname=self._host, do_handshake_on_connect=False
+                )
+                deadline.ends(tls)
+                tls.do_handshake()
             connection.request("POST", self._target, body, self._headers(id, body))
             response = connection.getresponse()
             if deadline.passed:  # what looks like the end of its headers is the end of our patience
@@ -164,39 +162,6 @@ class Hook:
             return Answer(response.status, f"it answered {response.status}", wait_s)
         finally:
             connection.close()
-
-    def _connected(
-        self, deadline: _Deadline, addresses: Sequence[tuple[socket.AddressFamily, Any]]
-    ) -> socket.socket:
-        """A connection to the first of these addresses that takes one."""
-        failed: OSError = OSError("it has no address")
-        for family, address in addresses:
-            plain = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                deadline.ends(plain)
-                plain.settimeout(CONNECT_TIMEOUT_S)
-                plain.connect(address)
-                plain.settimeout(TIMEOUT_S)
-                if not self._is_tls:
-                    return plain
-                context = self._tls or ssl.create_default_context()
-                wrapped = context.wrap_socket(
-                    plain, server_hostname=self._host, do_handshake_on_connect=False
-                )
-            except OSError as e:
-                plain.close()
-                failed = e
-                if deadline.passed:
-                    break
-                continue
-            try:
-                deadline.ends(wrapped)
-                wrapped.do_handshake()
-            except BaseException:  # whoever listens there is the receiver, if an impostor
-                wrapped.close()
-                raise
-            return wrapped
-        raise failed
 
     def _headers(self, id: str, body: bytes) -> dict[str, str]:
         timestamp = str(self._clock.now_ms() // 1000)
@@ -276,15 +241,22 @@ class _Deadline:
                     # The plain call: a TLS socket's own would change what its reader looks at.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    @contextmanager
-    def after(self, seconds: float) -> Iterator[None]:
-        timer = threading.Timer(seconds, self.end)
-        timer.daemon = True
-        timer.start()
+
+def _connected(deadline: _Deadline, addresses: Addresses) -> socket.socket:
+    """A connection to the first of these addresses that takes one."""
+    failed = OSError("it has no address")
+    for family, address in addresses:
+        found = socket.socket(family, socket.SOCK_STREAM)
         try:
-            yield
-        finally:
-            timer.cancel()
+            deadline.ends(found)
+            found.settimeout(CONNECT_TIMEOUT_S)
+            found.connect(address)
+            found.settimeout(TIMEOUT_S)
+            return found
+        except OSError as e:
+            found.close()
+            failed = e
+    raise failed
 
 
 def _checked(url: str) -> tuple[SplitResult, int]:

@@ -6,7 +6,7 @@ ledger before it is started.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from intermission.operations.idempotency import Repeats
 from intermission.operations.worker_keys import Registry
 from intermission.services.event_log_reader import EventLogReader
 from intermission.services.metrics import Metrics
-from intermission.services.supervisor import Service, Supervision, Supervisor
+from intermission.services.supervisor import Service, Supervisor
 from intermission.web.api.deferred import FILES as DEFERRED_FILES
 from intermission.web.api.deferred import deferred_router
 from intermission.web.api.event_broadcaster import EventBroadcaster
@@ -108,25 +108,13 @@ def create_app(
 
 def _readers(fleet: Fleet, hub: EventBroadcaster, metrics: Metrics) -> list[Service]:
     """The services that read the event log: one tells it, one counts it."""
-
-    def broadcast(stop: Supervision) -> Callable[[], None]:
-        return EventLogReader(
-            fleet.open_ledger,
-            hub.heard,
-            stop=stop,
-            every_s=WATCH_EVERY_S,
-            from_start=False,
-            on_open=hub.begin,
-        ).run
-
-    def count(stop: Supervision) -> Callable[[], None]:
-        return EventLogReader(
-            fleet.open_ledger, metrics.heard, stop=stop, every_s=COUNT_EVERY_S, from_start=True
-        ).run
-
+    broadcast = EventLogReader(
+        fleet.open_ledger, hub.heard, every_s=WATCH_EVERY_S, from_start=False, on_open=hub.begin
+    )
+    count = EventLogReader(fleet.open_ledger, metrics.heard, every_s=COUNT_EVERY_S, from_start=True)
     return [
-        Service("event stream", broadcast, pause_max_s=READ_AGAIN_S),
-        Service("metrics", count, pause_max_s=READ_AGAIN_S),
+        Service("event stream", broadcast.run, pause_max_s=READ_AGAIN_S),
+        Service("metrics", count.run, pause_max_s=READ_AGAIN_S),
     ]
 
 

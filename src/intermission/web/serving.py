@@ -118,8 +118,9 @@ def _progress_services(fleet: Fleet, opened: ExitStack) -> list[Service]:
         return []
     opened.callback(publisher.close)
     run = publisher.run
-    name = "progress to Redis"
-    return [Service(name, lambda stop: lambda: run(stop, stop.succeeded), is_essential=False)]
+    return [
+        Service("progress to Redis", lambda stop: run(stop, stop.succeeded), is_essential=False)
+    ]
 
 
 def _listening(host: str, port: int) -> socket.socket:

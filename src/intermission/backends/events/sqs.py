@@ -1,36 +1,31 @@
 """An SQS queue: messages received by long poll, and deleted by whoever is done with them.
 
-Owns the talk with the service: the requests, their signatures and what its refusals mean. Nothing
-is repeated here, and no message is deleted unless told: one that is not comes again, and after as
-many times as the queue allows it goes where the queue's own policy sends it.
-
-Credentials come from where AWS programs look for them: the environment, a profile, or the role of
-the machine or container. The signatures are those of AWS's own library, which is loaded late.
+AWS's own library talks with the service and finds the credentials where AWS programs look for
+them: the environment, a profile, or the role of the machine or container. It is loaded late. This
+module owns what a refusal means. Nothing is repeated here, and no message is deleted unless told:
+one that is not comes again, and after as many times as the queue allows it goes where the queue's
+own policy sends it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from intermission.errors import EnvironmentFault, QueueError, UsageError
 
 if TYPE_CHECKING:
-    import httpx
-    from awscrt.auth import AwsCredentialsProvider
+    from botocore.exceptions import ClientError
 
 WAIT_S = 20
 """The longest that the service lets a call wait for a message."""
 BATCH_MAX = 10
-_ANSWER_S = 10.0
-_CREDENTIALS_S = 30.0
+_ANSWER_S = 10
 
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+){1,2}-\d+")
 _REFUSALS = re.compile(r"Denied|Token|Signature|Credential|Security|Authori|OptIn|KeyId")
@@ -55,7 +50,7 @@ class SqsQueue:
 
     def __init__(self, url: str) -> None:
         """Raises `UsageError` for what is not the URL of a queue, `EnvironmentFault` without the
-        packages that reach one.
+        package that reaches one.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc or "/" not in parts.path[1:]:
@@ -63,29 +58,27 @@ class SqsQueue:
                 f"expected the URL of an SQS queue, found {url!r}.",
                 remedy="Write it as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME.",
             )
-        for package in ("awscrt", "httpx"):
-            if find_spec(package) is None:
-                raise EnvironmentFault(
-                    f"expected the package {package}, which reaches {url}, found it missing.",
-                    remedy="Install it: pip install 'intermission[sqs]'",
-                )
+        if find_spec("botocore") is None:
+            raise EnvironmentFault(
+                f"expected the package botocore, which reaches {url}, found it missing.",
+                remedy="Install it: pip install 'intermission[sqs]'",
+            )
         self.url = url
-        self._endpoint = f"{parts.scheme}://{parts.netloc}/"
-        self._host = parts.netloc
+        self._endpoint = f"{parts.scheme}://{parts.netloc}"
         self._region = region_of(parts.hostname or "")
-        self._client: httpx.Client | None = None
-        self._credentials: AwsCredentialsProvider | None = None
+        self._client: Any = None
 
     def receive(self, wait_s: int = WAIT_S) -> list[Message]:
         """Up to ten messages; none when none came in `wait_s`. Raises `QueueError`."""
-        asked = {"MaxNumberOfMessages": BATCH_MAX, "WaitTimeSeconds": wait_s}
-        answer = self._call("ReceiveMessage", asked, answer_s=wait_s + _ANSWER_S)
+        answer = self._call(
+            "receive_message", MaxNumberOfMessages=BATCH_MAX, WaitTimeSeconds=wait_s
+        )
         try:
             return [
                 Message(one["MessageId"], one["ReceiptHandle"], one["Body"])
-                for one in answer.get("Messages") or ()
+                for one in answer.get("Messages", ())
             ]
-        except (KeyError, TypeError) as e:
+        except KeyError as e:
             raise self._strange() from e
 
     def delete(self, messages: Sequence[Message]) -> None:
@@ -97,84 +90,63 @@ class SqsQueue:
             {"Id": str(number), "ReceiptHandle": message.handle}
             for number, message in enumerate(messages)
         ]
-        self._call("DeleteMessageBatch", {"Entries": entries}, answer_s=_ANSWER_S)
+        self._call("delete_message_batch", Entries=entries)
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
 
-    def _call(self, action: str, asked: dict[str, Any], *, answer_s: float) -> dict[str, Any]:
-        import httpx
+    def _call(self, action: str, **asked: Any) -> dict[str, Any]:
+        from botocore import exceptions, parsers
 
-        if self._client is None:
-            # Certificates take long to load, and plain HTTP has none to verify.
-            self._client = httpx.Client(verify=not self.url.startswith("http:"))
-        body = json.dumps({"QueueUrl": self.url, **asked}).encode()
-        headers = self._sign(action, body)
-        limits = httpx.Timeout(_ANSWER_S, read=answer_s)
         try:
-            answer = self._client.post(
-                self._endpoint, content=body, headers=headers, timeout=limits
-            )
-        except httpx.TimeoutException as e:
-            raise QueueError(f"{self.url} did not answer in time.", remedy=_CHECK_URL) from e
-        except httpx.HTTPError as e:
-            said = str(e).rstrip(".") or type(e).__name__
-            raise QueueError(f"{self.url} could not be reached: {said}.", remedy=_CHECK_URL) from e
-        if answer.status_code != 200:
-            raise self._refusal(answer)
-        return self._fields(answer)
-
-    def _sign(self, action: str, body: bytes) -> dict[str, str]:
-        from awscrt import auth, http
-        from awscrt.exceptions import AwsCrtError
-
-        if self._credentials is None:
-            self._credentials = auth.AwsCredentialsProvider.new_default_chain()
-        headers = {
-            "Host": self._host,
-            "Content-Type": "application/x-amz-json-1.0",
-            "X-Amz-Target": f"AmazonSQS.{action}",
-        }
-        request = http.HttpRequest(
-            "POST", "/", http.HttpHeaders(list(headers.items())), BytesIO(body)
-        )
-        how = auth.AwsSigningConfig(
-            algorithm=auth.AwsSigningAlgorithm.V4,
-            signature_type=auth.AwsSignatureType.HTTP_REQUEST_HEADERS,
-            credentials_provider=self._credentials,
-            region=self._region,
-            service="sqs",
-        )
-        try:
-            signed = auth.aws_sign_request(request, how).result(_CREDENTIALS_S)
-        except (AwsCrtError, TimeoutError) as e:
+            if self._client is None:
+                self._client = self._connect()
+            answer = getattr(self._client, action)(QueueUrl=self.url, **asked)
+        except exceptions.ClientError as e:
+            raise self._refusal(e) from e
+        except parsers.ResponseParserError as e:
+            raise self._strange() from e
+        except (
+            exceptions.NoCredentialsError,
+            exceptions.PartialCredentialsError,
+            exceptions.CredentialRetrievalError,
+            exceptions.ProfileNotFound,
+        ) as e:
             raise QueueError(
                 f"{self.url} needs credentials, and none were found.", remedy=_CREDENTIALS
             ) from e
-        return dict(signed.headers)
-
-    def _fields(self, answer: httpx.Response) -> dict[str, Any]:
-        try:
-            fields = answer.json()
-        except ValueError as e:
-            raise self._strange() from e
-        if not isinstance(fields, dict):
+        except (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError) as e:
+            raise QueueError(f"{self.url} did not answer in time.", remedy=_CHECK_URL) from e
+        except exceptions.BotoCoreError as e:
+            said = str(e).rstrip(".")
+            raise QueueError(f"{self.url} could not be reached: {said}.", remedy=_CHECK_URL) from e
+        # To the library a proxy's page is an answer without messages.
+        if "json" not in answer["ResponseMetadata"]["HTTPHeaders"].get("content-type", ""):
             raise self._strange()
-        return fields
+        return answer
 
-    def _refusal(self, answer: httpx.Response) -> QueueError:
-        try:
-            fields = self._fields(answer)
-        except QueueError:  # a proxy's page, or that of another service
-            fields = {}
-        code = str(fields.get("__type", "")).rpartition("#")[2]
-        detail = str(fields.get("message") or fields.get("Message") or "").rstrip(".")
-        said = f"answered {answer.status_code} {code}".rstrip() + (f" ({detail})" if detail else "")
+    def _connect(self) -> Any:
+        from botocore.config import Config
+        from botocore.session import get_session
+
+        config = Config(
+            connect_timeout=_ANSWER_S,
+            read_timeout=WAIT_S + _ANSWER_S,
+            retries={"total_max_attempts": 1},
+        )
+        return get_session().create_client(
+            "sqs", region_name=self._region, endpoint_url=self._endpoint, config=config
+        )
+
+    def _refusal(self, error: ClientError) -> QueueError:
+        status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+        code, detail = error.response["Error"]["Code"], error.response["Error"]["Message"]
+        said = f"answered {status} {code} ({str(detail).rstrip('.')})"
         if code in ("QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"):
             return QueueError(f"{self.url} does not exist.", remedy=f"Create it. {_CHECK_URL}")
-        if answer.status_code in (401, 403) or _REFUSALS.search(code):
+        if status in (401, 403) or _REFUSALS.search(code):
             return QueueError(f"{self.url} denied access: it {said}.", remedy=_CREDENTIALS)
         return QueueError(f"{self.url} {said}.", remedy=_CHECK_URL)
 
