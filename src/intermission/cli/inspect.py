@@ -16,10 +16,15 @@ from intermission.cli.options import (
     Verbose,
     open_app,
 )
+from intermission.cli.streams import reader_left
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from intermission.model import TaskState
     from intermission.operations.documents import JobDocument, TaskDetails, TaskDocument
+
+PAGE = 1000
 
 
 def inspect(
@@ -51,11 +56,12 @@ def inspect(
             details = found.details(task)
             emit({"event": "details"}, details) if as_json else _print_task(details)
             return
-        now, rows = found.document(), list(found.tasks(states))
-    if as_json:
-        emit({"event": "tasks"}, now, {"tasks": [fields(row) for row in rows]})
-    else:
-        _print_job(now, rows)
+        now, rows = found.document(), found.tasks(states)
+        if as_json:
+            emit({"event": "tasks"}, now, {"tasks": [fields(row) for row in rows]})
+        else:
+            _print_job(now)
+            print_tasks(rows)
 
 
 def _states(names: list[str]) -> list[TaskState]:
@@ -71,10 +77,10 @@ def _states(names: list[str]) -> list[TaskState]:
     return [TaskState(name) for name in names]
 
 
-def _print_job(job: JobDocument, rows: list[TaskDocument]) -> None:
+def _print_job(job: JobDocument) -> None:
     import json
 
-    from intermission.cli.formatting import near, table
+    from intermission.cli.formatting import near
     from intermission.composition.locations import as_location
 
     print(f"job       {job.job}")
@@ -83,11 +89,25 @@ def _print_job(job: JobDocument, rows: list[TaskDocument]) -> None:
     print(f"params    {json.dumps(job.params, separators=(',', ':'))}")
     print(f"state     {job.state}")
     print()
-    cells = [
-        (row.task, row.state, row.attempts, row.key[:10], " ".join((row.message or "").split()))
-        for row in rows
-    ]
-    print(table(("TASK", "STATE", "ATTEMPTS", "KEY", "MESSAGE"), cells))
+
+
+def print_tasks(tasks: Iterator[TaskDocument]) -> None:
+    """A page at a time: a job may have a million, and its reader may have seen enough."""
+    from itertools import islice
+
+    from intermission.cli.formatting import table
+
+    printed = 0
+    while (page := list(islice(tasks, PAGE))) or not printed:
+        cells = [
+            (row.task, row.state, row.attempts, row.key[:10], " ".join((row.message or "").split()))
+            for row in page
+        ]
+        lines = table(("TASK", "STATE", "ATTEMPTS", "KEY", "MESSAGE"), cells).splitlines()
+        print("\n".join(lines[printed:]))
+        printed = 1
+        if reader_left():
+            return
 
 
 def _print_task(details: TaskDetails) -> None:
@@ -113,6 +133,8 @@ def _print_task(details: TaskDetails) -> None:
             print(f"file      {file['name']}  {size(file['size_bytes'])}  sha256 {file['sha256']}")
     for attempt, path in document["logs"].items():
         print(f"log       attempt {attempt}: {path}")
+    if details.history_after:
+        print("event     earlier ones: intermission watch JOB --after 0")
     for event in document["history"]:
         worker = f"  {event['worker']}" if event["worker"] else ""
         message = f"  {event['message']}" if event["message"] else ""

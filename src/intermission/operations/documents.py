@@ -402,12 +402,16 @@ def event_line(event: Event) -> str:
 
 
 class TaskDetails(TaskDocument):
-    """A task with all that is known of it; `logs` are the paths of its attempts' logs."""
+    """A task with all that is known of it; `logs` are the paths of its attempts' logs.
+
+    `history` has its events with a higher number than `history_after`: 0 where it is whole.
+    """
 
     why: str
     receipt: dict[str, Any] | None
     logs: dict[str, str]
     history: list[EventDocument]
+    history_after: int = 0
 
 
 class JobPage(BaseModel):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +29,7 @@ from intermission.operations.documents import (
     TaskDocument,
     WhyDocument,
 )
-from intermission.operations.job_lookup import Found, all_jobs, find_job, find_task
+from intermission.operations.job_lookup import Found, all_jobs, each_job, find_job, find_task
 from intermission.operations.rendition_progress import group_fields, groups_of
 from intermission.operations.retry import put_back
 from intermission.ports.ledger import every_task
@@ -101,7 +102,8 @@ def list_jobs(
 
         yield from ServerApi(app.server).jobs(states=states, pipeline=pipeline)
         return
-    for found in all_jobs(app, place, on_fault, states=states, pipeline=pipeline):
+    read = partial(each_job, states=states, pipeline=pipeline)
+    for found in all_jobs(app, place, on_fault, read):
         yield JobDocument.of(found.row, found.source)
 
 
@@ -135,12 +137,14 @@ class LedgerJob:
         if known is not None:
             path, stands = known
             receipt = {"path": None if path is None else str(path), **asdict(stands)}
+        history, after = inspect.history_of(found, row)
         return TaskDetails(
             **TaskDocument.of(row).model_dump(),
             why=inspect.why(found, row),
             receipt=receipt,
             logs={str(attempt): str(path) for attempt, path in inspect.logs_of(found, row).items()},
-            history=[EventDocument.of(event) for event in inspect.history_of(found, row)],
+            history=[EventDocument.of(event) for event in history],
+            history_after=after,
         )
 
     def why(self, task: str) -> WhyDocument:

@@ -69,7 +69,7 @@ class ServerApi:
         source = str(as_location(name))
         found = self._job_page(source=source, limit=1).jobs
         if not found and _KEY.fullmatch(name):
-            found = self._job_page(key=name, limit=100).jobs
+            found = self._job_page(key=name, limit=2).jobs
         if len(found) != 1:
             raise no_such_job(name, len(found))
         return ServerJob(self, found[0])
