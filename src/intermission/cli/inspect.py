@@ -1,34 +1,29 @@
-"""`intermission inspect`: everything that is known of a job or a task."""
+"""`intermission inspect`, `why`, `logs`: what is known of a job or a task."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from intermission.cli.options import (
-    HERE,
-    AsJson,
-    JobName,
-    LedgerUrl,
-    Location,
-    ServerUrl,
-    Verbose,
-    open_app,
-)
+from intermission.cli import options
+from intermission.cli.command import say
+from intermission.cli.formatting import near, size, table
+from intermission.cli.jsonout import emit, fields
 from intermission.cli.streams import reader_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from intermission.model import TaskState
     from intermission.operations.documents import JobDocument, TaskDetails, TaskDocument
 
 PAGE = 1000
 
 
 def inspect(
-    job: JobName,
+    ctx: typer.Context,
+    job: options.JobName,
     task: Annotated[
         str | None,
         typer.Argument(metavar="TASK", help="A step, a chunk such as count[7], or a key."),
@@ -37,21 +32,21 @@ def inspect(
         list[str] | None,
         typer.Option(metavar="STATE", help="Only tasks in this state. Repeatable."),
     ] = None,
-    place: Location = HERE,
-    as_json: AsJson = False,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    verbose: Verbose = False,
+    place: options.Location = options.HERE,
+    as_json: options.AsJson = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Show all there is to know of a job or a task.
 
     A job's tasks with their states and errors; a task's receipt, files, logs and history.
     """
-    from intermission.cli.jsonout import emit, fields
+    from intermission.model import TaskState
     from intermission.operations import open_job
 
-    states = _states(state or [])
-    with open_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
+    states = options.parse_states(TaskState, "task state", state)
+    with open_job(options.open_app(ctx), job, place) as found:
         if task is not None:
             details = found.details(task)
             emit({"event": "details"}, details) if as_json else _print_task(details)
@@ -64,23 +59,58 @@ def inspect(
             print_tasks(rows)
 
 
-def _states(names: list[str]) -> list[TaskState]:
-    from intermission.errors import UsageError
-    from intermission.model import TaskState
+def why(
+    ctx: typer.Context,
+    job: options.JobName,
+    task: options.TaskName,
+    place: options.Location = options.HERE,
+    as_json: options.AsJson = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
+) -> None:
+    """Say in one line why a task ran, was reused, or has not run."""
+    from intermission.operations import open_job
 
-    for name in names:
-        if name not in list(TaskState):
-            raise UsageError(
-                f"there is no task state {name!r}.",
-                remedy=f"The states are {', '.join(TaskState)}.",
-            )
-    return [TaskState(name) for name in names]
+    with open_job(options.open_app(ctx), job, place) as found:
+        said = found.why(task)
+    emit({"event": "why"}, said) if as_json else print(f"{said.task} {said.why}")
+
+
+def logs(
+    ctx: typer.Context,
+    job: options.JobName,
+    task: options.TaskName,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", help="Which attempt; the latest unless given.")
+    ] = None,
+    place: options.Location = options.HERE,
+    as_json: options.AsJson = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
+) -> None:
+    """Print what a task wrote.
+
+    Its output, its log lines, and the traceback it failed with.
+    """
+    from intermission.operations import open_job
+
+    with open_job(options.open_app(ctx), job, place) as found:
+        log = found.log(task, attempt)
+    if as_json:
+        emit({"event": "log"}, log)
+    elif log.attempt is None:
+        said = f" It {log.state}: {log.message}" if log.message else ""
+        say(f"{log.task} wrote nothing.{said}")
+    else:
+        say(f"attempt {log.attempt}: {log.path}")
+        sys.stdout.write(log.text)
 
 
 def _print_job(job: JobDocument) -> None:
     import json
 
-    from intermission.cli.formatting import near
     from intermission.composition.locations import as_location
 
     print(f"job       {job.job}")
@@ -94,8 +124,6 @@ def _print_job(job: JobDocument) -> None:
 def print_tasks(tasks: Iterator[TaskDocument]) -> None:
     """A page at a time: a job may have a million, and its reader may have seen enough."""
     from itertools import islice
-
-    from intermission.cli.formatting import table
 
     printed = 0
     while (page := list(islice(tasks, PAGE))) or not printed:
@@ -112,8 +140,6 @@ def print_tasks(tasks: Iterator[TaskDocument]) -> None:
 
 def _print_task(details: TaskDetails) -> None:
     import json
-
-    from intermission.cli.formatting import size
 
     document = details.model_dump()
     for name in ("task", "key", "state", "attempts", "started", "ended", "why", "error", "message"):
