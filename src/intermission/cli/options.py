@@ -114,8 +114,8 @@ def open_app(ctx: typer.Context) -> App:
     from intermission.settings import Settings, load_settings
     from intermission.telemetry import configure_logging
 
-    flags = {name: ctx.params[name] for name in Settings.model_fields if name in ctx.params}
-    flags = {name: given for name, given in flags.items() if given != []}
+    named = ctx.params.keys() & Settings.model_fields.keys()
+    flags = {name: ctx.params[name] for name in named if ctx.params[name] not in (None, (), [])}
     settings = load_settings(flags).settings
     level = "debug" if ctx.params.get("verbose") else settings.log_level
     configure_logging(level, json=settings.log_format == "json")
