@@ -31,6 +31,8 @@ def gc(
     Files of a task that is under way stay, however long it runs. A workspace with a worker of this
     machine in it is left alone; one whose jobs are in a shared ledger needs that --ledger.
     """
+    from dataclasses import asdict
+
     from intermission.composition.locations import as_location
 
     app = options.open_app(ctx)
@@ -38,16 +40,7 @@ def gc(
     documents: list[dict[str, Any]] = []
     for source, workspace in app.workspaces(as_location(place)):
         swept = app.gc(source, workspace, grace_s=grace_s, dry_run=dry_run)
-        documents.append(
-            {
-                "source": str(source),
-                "removed": swept.removed,
-                "removed_bytes": swept.removed_bytes,
-                "waiting": swept.waiting,
-                "in_use": swept.in_use,
-                "needs_ledger": swept.needs_ledger,
-            }
-        )
+        documents.append({"source": str(source), **asdict(swept)})
         if swept.in_use and not as_json:
             print(f"{near(source)}: in use by a worker, left alone")
         if swept.needs_ledger and not as_json:

@@ -64,8 +64,6 @@ def prune(
 
 
 def _age_s(text: str) -> float:
-    from math import isfinite
-
     from intermission.errors import ParameterError
     from intermission.settings import seconds
 
@@ -73,7 +71,7 @@ def _age_s(text: str) -> float:
         age_s = float(seconds(text))
     except ValueError:
         age_s = -1.0
-    if not isfinite(age_s) or age_s < 0:
+    if not 0 <= age_s < float("inf"):
         raise ParameterError(
             f"{text!r} is no age.", remedy="Write --older-than 30d, 12h, 90m, or seconds."
         )

@@ -25,10 +25,7 @@ def rebuild(
     place = as_location(source)
     jobs = options.open_app(ctx).rebuild(place)
     if as_json:
-        found = [
-            {"job": key, "adopted": one.adopted, "done": one.done, "total": one.total}
-            for key, one in jobs.items()
-        ]
+        found = [{"job": key, **one._asdict()} for key, one in jobs.items()]
         emit({"event": "rebuilt", "source": str(place), "jobs": found})
         return
     for key, one in jobs.items():

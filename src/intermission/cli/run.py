@@ -14,7 +14,7 @@ from intermission.cli.jsonout import emit
 from intermission.errors import UsageError
 
 if TYPE_CHECKING:
-    from intermission.operations import App, Reporter, RunReport
+    from intermission.operations import App, Reporter
     from intermission.pipeline import Pipeline
 
     class Display(Reporter, Protocol):
@@ -94,8 +94,9 @@ def carry_out(
     **how: Any,
 ) -> int:
     """Run, show the progress, print the outcome; the exit code."""
-    from intermission.cli.report import exit_code
+    from intermission.cli.report import exit_code, print_outputs, print_summary
     from intermission.operations import run as run_sources
+    from intermission.operations.documents import RunDocument
 
     started_s = time.monotonic()
     display = _display(ref, as_jsonl)
@@ -103,19 +104,12 @@ def carry_out(
         report = run_sources(app, ref, sources, params, display, **how)
     finally:
         display.finish()
-    _conclude(report, time.monotonic() - started_s, as_json or as_jsonl)
-    return exit_code(report)
-
-
-def _conclude(report: RunReport, took_s: float, as_json: bool) -> None:
-    from intermission.cli.report import exit_code, print_outputs, print_summary
-    from intermission.operations.documents import RunDocument
-
-    print_summary(report, took_s)
-    if as_json:
+    print_summary(report, time.monotonic() - started_s)
+    if as_json or as_jsonl:
         emit(RunDocument.of(report, exit_code(report)))
     else:
         print_outputs(report)
+    return exit_code(report)
 
 
 def _display(ref: str, as_jsonl: bool) -> Display:
