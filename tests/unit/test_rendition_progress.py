@@ -16,11 +16,21 @@ from intermission import Chunk, Context, Groups, Permanent, Pipeline, Source, st
 from intermission.engine.planning import make_job
 from intermission.errors import PipelineError
 from intermission.model import Event, Job
-from intermission.operations.rendition_progress import Group, GroupNews, GroupState, groups_of
+from intermission.operations.documents import GroupDocument, GroupState
+from intermission.operations.rendition_progress import GroupNews, groups_of
 from intermission.ports.ledger import Ledger
 from intermission.web.api.event_broadcaster import EventBroadcaster, GroupFrames, _Groups
 
-GROUP = Group("encode", "quality", "90p", GroupState.IN_PROGRESS, 1, 9, "parts")
+GROUP = GroupDocument(
+    step="encode",
+    by="quality",
+    name="90p",
+    state=GroupState.IN_PROGRESS,
+    done=1,
+    total=9,
+    unit="parts",
+    reason=None,
+)
 
 
 class Piece(Chunk):
@@ -101,7 +111,7 @@ def test_news_are_what_has_changed(tmp_path: Path) -> None:
     news = GroupNews(bench.job)
     seq = 0
 
-    def changed() -> list[Group]:
+    def changed() -> list[GroupDocument]:
         nonlocal seq
         events = bench.ledger.events(seq)
         seq = events[-1].seq if events else seq
@@ -156,9 +166,9 @@ def test_groups_are_read_seldom_and_only_for_who_watches(
     changes = [one for one in bench.ledger.events(0) if one.task and "encode[" in one.task]
     read: list[str] = []
 
-    def groups(_: object, job: Job) -> list[Group]:
+    def groups(_: object, job: Job) -> list[GroupDocument]:
         read.append(job.key)
-        return [replace(GROUP, done=len(read))]
+        return [GROUP.model_copy(update={"done": len(read)})]
 
     monkeypatch.setattr("intermission.operations.rendition_progress.groups_of", groups)
     monkeypatch.setattr("intermission.web.api.event_broadcaster.GROUPS_EVERY_S", 3600.0)

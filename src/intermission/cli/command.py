@@ -46,13 +46,15 @@ class Command(TyperCommand):
         raise typer.Exit(code)
 
     def _explain(self, ctx: typer.Context, error: IntermissionError) -> int:
-        from intermission.cli.jsonout import emit, error_document
-
         if ctx.params.get("verbose"):
             traceback.print_exc()
         complain(str(error))
         if ctx.params.get("as_json") or ctx.params.get("as_jsonl"):
-            emit(error_document(error))
+            from intermission.cli.jsonout import emit, fields
+            from intermission.operations.documents import ErrorDocument
+
+            told = {"exit_code": error.exit_code, "error": fields(ErrorDocument.of(error))}
+            emit({"event": "error"} | told)
         return error.exit_code
 
 

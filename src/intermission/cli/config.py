@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from intermission.cli import options
 from intermission.cli.command import Command
-from intermission.cli.options import AsJson, Verbose
 
 _PASSWORD = re.compile(r"^(\w[\w+.-]*://[^/@:]*:)[^/@]*@")
 
@@ -30,8 +30,8 @@ def show(
     origin: Annotated[
         bool, typer.Option("--origin", help="Say where each value came from.")
     ] = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Print every setting and its value.
 

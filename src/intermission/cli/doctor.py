@@ -7,21 +7,23 @@ from typing import Annotated
 
 import typer
 
-from intermission.cli.options import AsJson, Verbose
+from intermission.cli import options
+from intermission.cli.jsonout import emit
 
 Checked = Annotated[
     Path, typer.Option("--in", metavar="PLACE", help="The folder whose disk is checked.")
 ]
 
 
-def doctor(place: Checked = Path(), as_json: AsJson = False, verbose: Verbose = False) -> int:
+def doctor(
+    place: Checked = Path(), as_json: options.AsJson = False, verbose: options.Verbose = False
+) -> int:
     """Check whether this machine is fit.
 
     Versions, the disk of this folder, locks, processes. Exit code 4 if something is wrong.
     """
     from dataclasses import asdict
 
-    from intermission.cli.jsonout import emit
     from intermission.errors import EnvironmentFault
     from intermission.operations.doctor import examine
 

@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
+from intermission.cli import options
 from intermission.cli.command import say
-from intermission.cli.options import AsJson, LedgerUrl, ServerUrl, Verbose, open_app
+from intermission.cli.formatting import count, table
+from intermission.cli.jsonout import emit
 
 MESSAGE_MAX = 60
 
 
 def failures(
-    pipeline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only of this pipeline.")
-    ] = None,
+    ctx: typer.Context,
+    pipeline: options.OfPipeline = None,
     step: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this step.")] = None,
     error: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only with this error, such as TimedOut.")
@@ -23,22 +24,20 @@ def failures(
     retry: Annotated[
         bool, typer.Option("--retry", help="Put all of these back, for the workers to try again.")
     ] = False,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """List what failed for good, grouped by what went wrong.
 
     Over all jobs of a shared ledger, most frequent first. With --retry they get a fresh set of
     attempts, and whatever was cancelled because of them goes on.
     """
-    from intermission.cli.formatting import count, table
-    from intermission.cli.jsonout import emit
     from intermission.operations.documents import FailureList
     from intermission.operations.fleet_api import fleet_api
 
-    fleet = fleet_api(open_app(verbose, ledger=ledger, server=server))
+    fleet = fleet_api(options.open_app(ctx))
     wanted = {"pipeline": pipeline, "step": step, "error": error}
     groups = fleet.failures(**wanted)
     if as_json:

@@ -7,20 +7,13 @@ from typing import Annotated
 
 import typer
 
+from intermission.cli import options
 from intermission.cli.command import say
-from intermission.cli.options import (
-    HERE,
-    AsJson,
-    LedgerUrl,
-    Location,
-    Pipelines,
-    ServerUrl,
-    Verbose,
-    open_app,
-)
+from intermission.cli.jsonout import emit
 
 
 def finish(
+    ctx: typer.Context,
     token: Annotated[
         str, typer.Argument(metavar="TOKEN", help="The token that the step passed to ctx.defer.")
     ],
@@ -36,12 +29,12 @@ def finish(
         str | None,
         typer.Option(metavar="MESSAGE", help="The work failed: end the attempt with this message."),
     ] = None,
-    place: Location = HERE,
-    pipeline: Pipelines = None,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    place: options.Location = options.HERE,
+    pipelines: options.Pipelines = None,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Finish a task that a step deferred.
 
@@ -49,12 +42,12 @@ def finish(
     counts. A file in the result is written as its name; a result of more than 64 KiB is given as
     --file result.json=PATH.
     """
-    from intermission.cli.jsonout import emit
     from intermission.errors import UsageError
     from intermission.operations.finish import Outcome
     from intermission.operations.finish import finish as finish_task
 
-    files = _files(file or ())
+    named = options.parse_pairs(file, "--file NAME=PATH", "--file depth.bin=PATH", "file")
+    files = {name: Path(path) for name, path in named.items()}
     if failed is not None and (result is not None or files):
         raise UsageError(
             "--failed goes with neither --result nor --file.", remedy="A failed attempt has none."
@@ -64,27 +57,9 @@ def finish(
             "neither --result nor --failed is given.",
             remedy="Say what the step would have returned, as JSON, or why the work failed.",
         )
-    app = open_app(
-        verbose, ledger=ledger, server=server, pipelines=tuple(pipeline) if pipeline else None
-    )
+    app = options.open_app(ctx)
     document = finish_task(app, token, Outcome(result or "", failed), files, place)
     if as_json:
         emit({"event": "finished"}, document)
     else:
         say(f"{document.task} is {document.state}")
-
-
-def _files(given: list[str] | tuple[str, ...]) -> dict[str, Path]:
-    from intermission.errors import UsageError
-
-    files: dict[str, Path] = {}
-    for text in given:
-        name, equals, path = text.partition("=")
-        if not equals or not name or not path:
-            raise UsageError(
-                f"expected --file NAME=PATH, found {text!r}.", remedy="Write --file depth.bin=PATH."
-            )
-        if name in files:
-            raise UsageError(f"the file {name!r} is given twice.", remedy="Give it one path.")
-        files[name] = Path(path)
-    return files

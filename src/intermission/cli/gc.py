@@ -6,23 +6,23 @@ from typing import Annotated, Any
 
 import typer
 
-from intermission.cli.options import HERE, AsJson, LedgerUrl, Verbose, open_app
+from intermission.cli import options
+from intermission.cli.formatting import count, near, size
+from intermission.cli.jsonout import emit
 
 
 def gc(
-    place: Annotated[
-        str,
-        typer.Argument(metavar="PLACE", help="A folder or URL; it and all below are searched."),
-    ] = HERE,
+    ctx: typer.Context,
+    place: options.Searched = options.HERE,
     grace_s: Annotated[
         float | None, typer.Option(metavar="S", help="How long such a file is kept at least.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
     ] = False,
-    ledger: LedgerUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    ledger: options.LedgerUrl = None,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Remove files that no receipt names.
 
@@ -31,25 +31,16 @@ def gc(
     Files of a task that is under way stay, however long it runs. A workspace with a worker of this
     machine in it is left alone; one whose jobs are in a shared ledger needs that --ledger.
     """
-    from intermission.cli.formatting import count, near, size
-    from intermission.cli.jsonout import emit
+    from dataclasses import asdict
+
     from intermission.composition.locations import as_location
 
-    app = open_app(verbose, ledger=ledger)
+    app = options.open_app(ctx)
     grace_s = app.settings.gc_grace_s if grace_s is None else grace_s
     documents: list[dict[str, Any]] = []
     for source, workspace in app.workspaces(as_location(place)):
         swept = app.gc(source, workspace, grace_s=grace_s, dry_run=dry_run)
-        documents.append(
-            {
-                "source": str(source),
-                "removed": swept.removed,
-                "removed_bytes": swept.removed_bytes,
-                "waiting": swept.waiting,
-                "in_use": swept.in_use,
-                "needs_ledger": swept.needs_ledger,
-            }
-        )
+        documents.append({"source": str(source), **asdict(swept)})
         if swept.in_use and not as_json:
             print(f"{near(source)}: in use by a worker, left alone")
         if swept.needs_ledger and not as_json:

@@ -1,29 +1,29 @@
-"""`intermission inspect`: everything that is known of a job or a task."""
+"""`intermission inspect`, `why`, `logs`: what is known of a job or a task."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from intermission.cli.options import (
-    HERE,
-    AsJson,
-    JobName,
-    LedgerUrl,
-    Location,
-    ServerUrl,
-    Verbose,
-    open_app,
-)
+from intermission.cli import options
+from intermission.cli.command import say
+from intermission.cli.formatting import near, size, table
+from intermission.cli.jsonout import emit, fields
+from intermission.cli.streams import reader_left
 
 if TYPE_CHECKING:
-    from intermission.model import TaskState
+    from collections.abc import Iterator
+
     from intermission.operations.documents import JobDocument, TaskDetails, TaskDocument
+
+PAGE = 1000
 
 
 def inspect(
-    job: JobName,
+    ctx: typer.Context,
+    job: options.JobName,
     task: Annotated[
         str | None,
         typer.Argument(metavar="TASK", help="A step, a chunk such as count[7], or a key."),
@@ -32,49 +32,85 @@ def inspect(
         list[str] | None,
         typer.Option(metavar="STATE", help="Only tasks in this state. Repeatable."),
     ] = None,
-    place: Location = HERE,
-    as_json: AsJson = False,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    verbose: Verbose = False,
+    place: options.Location = options.HERE,
+    as_json: options.AsJson = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Show all there is to know of a job or a task.
 
     A job's tasks with their states and errors; a task's receipt, files, logs and history.
     """
-    from intermission.cli.jsonout import emit, fields
+    from intermission.model import TaskState
     from intermission.operations import open_job
 
-    states = _states(state or [])
-    with open_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
+    states = options.parse_states(TaskState, "task state", state)
+    with open_job(options.open_app(ctx), job, place) as found:
         if task is not None:
             details = found.details(task)
             emit({"event": "details"}, details) if as_json else _print_task(details)
             return
-        now, rows = found.document(), list(found.tasks(states))
+        now, rows = found.document(), found.tasks(states)
+        if as_json:
+            emit({"event": "tasks"}, now, {"tasks": [fields(row) for row in rows]})
+        else:
+            _print_job(now)
+            print_tasks(rows)
+
+
+def why(
+    ctx: typer.Context,
+    job: options.JobName,
+    task: options.TaskName,
+    place: options.Location = options.HERE,
+    as_json: options.AsJson = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
+) -> None:
+    """Say in one line why a task ran, was reused, or has not run."""
+    from intermission.operations import open_job
+
+    with open_job(options.open_app(ctx), job, place) as found:
+        said = found.why(task)
+    emit({"event": "why"}, said) if as_json else print(f"{said.task} {said.why}")
+
+
+def logs(
+    ctx: typer.Context,
+    job: options.JobName,
+    task: options.TaskName,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", help="Which attempt; the latest unless given.")
+    ] = None,
+    place: options.Location = options.HERE,
+    as_json: options.AsJson = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
+) -> None:
+    """Print what a task wrote.
+
+    Its output, its log lines, and the traceback it failed with.
+    """
+    from intermission.operations import open_job
+
+    with open_job(options.open_app(ctx), job, place) as found:
+        log = found.log(task, attempt)
     if as_json:
-        emit({"event": "tasks"}, now, {"tasks": [fields(row) for row in rows]})
+        emit({"event": "log"}, log)
+    elif log.attempt is None:
+        said = f" It {log.state}: {log.message}" if log.message else ""
+        say(f"{log.task} wrote nothing.{said}")
     else:
-        _print_job(now, rows)
+        say(f"attempt {log.attempt}: {log.path}")
+        sys.stdout.write(log.text)
 
 
-def _states(names: list[str]) -> list[TaskState]:
-    from intermission.errors import UsageError
-    from intermission.model import TaskState
-
-    for name in names:
-        if name not in list(TaskState):
-            raise UsageError(
-                f"there is no task state {name!r}.",
-                remedy=f"The states are {', '.join(TaskState)}.",
-            )
-    return [TaskState(name) for name in names]
-
-
-def _print_job(job: JobDocument, rows: list[TaskDocument]) -> None:
+def _print_job(job: JobDocument) -> None:
     import json
 
-    from intermission.cli.formatting import near, table
     from intermission.composition.locations import as_location
 
     print(f"job       {job.job}")
@@ -83,17 +119,27 @@ def _print_job(job: JobDocument, rows: list[TaskDocument]) -> None:
     print(f"params    {json.dumps(job.params, separators=(',', ':'))}")
     print(f"state     {job.state}")
     print()
-    cells = [
-        (row.task, row.state, row.attempts, row.key[:10], " ".join((row.message or "").split()))
-        for row in rows
-    ]
-    print(table(("TASK", "STATE", "ATTEMPTS", "KEY", "MESSAGE"), cells))
+
+
+def print_tasks(tasks: Iterator[TaskDocument]) -> None:
+    """A page at a time: a job may have a million, and its reader may have seen enough."""
+    from itertools import islice
+
+    printed = 0
+    while (page := list(islice(tasks, PAGE))) or not printed:
+        cells = [
+            (row.task, row.state, row.attempts, row.key[:10], " ".join((row.message or "").split()))
+            for row in page
+        ]
+        lines = table(("TASK", "STATE", "ATTEMPTS", "KEY", "MESSAGE"), cells).splitlines()
+        print("\n".join(lines[printed:]))
+        printed = 1
+        if reader_left():
+            return
 
 
 def _print_task(details: TaskDetails) -> None:
     import json
-
-    from intermission.cli.formatting import size
 
     document = details.model_dump()
     for name in ("task", "key", "state", "attempts", "started", "ended", "why", "error", "message"):
@@ -113,6 +159,8 @@ def _print_task(details: TaskDetails) -> None:
             print(f"file      {file['name']}  {size(file['size_bytes'])}  sha256 {file['sha256']}")
     for attempt, path in document["logs"].items():
         print(f"log       attempt {attempt}: {path}")
+    if details.history_after:
+        print("event     earlier ones: intermission watch JOB --after 0")
     for event in document["history"]:
         worker = f"  {event['worker']}" if event["worker"] else ""
         message = f"  {event['message']}" if event["message"] else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from intermission.cli.jsonout import emit
 from intermission.composition.event_log import events_after, last_event, timestamp
 from intermission.operations.documents import EventDocument, SourceRunDocument, steps_of
-from intermission.operations.rendition_progress import GroupNews, group_fields
+from intermission.operations.rendition_progress import GroupNews
 
 if TYPE_CHECKING:
     from intermission.model import Event
@@ -74,7 +74,7 @@ class JsonLinesReporter:
             emit(EventDocument.of(event))
             told.append(event)
         for group in self._news[id(run)].after(run.ledger, told):
-            emit({"event": "group", "at": _now(), "job": run.job.key, **group_fields(group)})
+            emit({"event": "group", "at": _now(), "job": run.job.key}, group)
 
 
 def _now() -> str | None:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from intermission.errors import IntermissionError
-
 VERSION = 1
 
 
@@ -37,13 +35,3 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def error_document(error: IntermissionError) -> dict[str, Any]:
-    from intermission.operations.documents import ErrorDocument
-
-    return {
-        "event": "error",
-        "exit_code": error.exit_code,
-        "error": fields(ErrorDocument.of(error)),
-    }

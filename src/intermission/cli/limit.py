@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from intermission.cli import options
 from intermission.cli.command import say
-from intermission.cli.options import HERE, AsJson, LedgerUrl, ServerUrl, Verbose, open_app
+from intermission.cli.formatting import table
+from intermission.cli.jsonout import emit
 
 if TYPE_CHECKING:
     from intermission.operations import App
 
-Bound = Annotated[
-    str, typer.Argument(metavar="NAME", help="pipeline:NAME, label:NAME, or a job by its key.")
-]
+_NAME = typer.Argument(metavar="NAME", help="pipeline:NAME, label:NAME, or a job by its key.")
+Bound = Annotated[str, _NAME]
 
 
 def limit(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="pipeline:NAME, label:NAME, or a job by its key."),
-    ] = None,
+    ctx: typer.Context,
+    name: Annotated[str | None, _NAME] = None,
     running: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="At most so many at a time.")
     ] = None,
@@ -29,22 +28,20 @@ def limit(
         float | None, typer.Option(metavar="N", min=0.01, help="At most so many begun a minute.")
     ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove the limit.")] = False,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Limit how many tasks run of a pipeline, of a job, or with a label.
 
     Over all workers of a shared ledger. Without a name: list the limits.
     """
-    from intermission.cli.formatting import table
-    from intermission.cli.jsonout import emit
     from intermission.errors import UsageError
     from intermission.operations.documents import LimitList
     from intermission.operations.fleet_api import fleet_api
 
-    app = open_app(verbose, ledger=ledger, server=server)
+    app = options.open_app(ctx)
     fleet = fleet_api(app)
     if name is not None:
         if none == (running is not None or per_minute is not None):
@@ -69,25 +66,31 @@ def limit(
 
 
 def pause(
-    name: Bound, ledger: LedgerUrl = None, server: ServerUrl = None, verbose: Verbose = False
+    ctx: typer.Context,
+    name: Bound,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Begin no more tasks of a job or a pipeline; those that run go on."""
-    say(f"{_set_paused(name, ledger, server, verbose, True)} is paused")
+    say(f"{_set_paused(ctx, name, True)} is paused")
 
 
 def resume(
-    name: Bound, ledger: LedgerUrl = None, server: ServerUrl = None, verbose: Verbose = False
+    ctx: typer.Context,
+    name: Bound,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Go on with a job or a pipeline that was paused."""
-    say(f"{_set_paused(name, ledger, server, verbose, False)} goes on")
+    say(f"{_set_paused(ctx, name, False)} goes on")
 
 
-def _set_paused(
-    name: str, ledger: str | None, server: str | None, verbose: bool, paused: bool
-) -> str:
+def _set_paused(ctx: typer.Context, name: str, paused: bool) -> str:
     from intermission.operations.fleet_api import fleet_api
 
-    app = open_app(verbose, ledger=ledger, server=server)
+    app = options.open_app(ctx)
     full = _name(app, name)
     fleet_api(app).set_paused(full, paused)
     return full
@@ -100,5 +103,5 @@ def _name(app: App, name: str) -> str:
     kind, colon, rest = name.partition(":")
     if colon and kind in ("pipeline", "label"):
         return name
-    with open_job(app, rest if colon and kind == "job" else name, HERE) as found:
+    with open_job(app, rest if colon and kind == "job" else name, options.HERE) as found:
         return f"job:{found.document().job}"

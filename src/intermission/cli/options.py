@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
     from intermission.operations import App
     from intermission.pipeline import Pipeline
+
+State = TypeVar("State", bound=StrEnum)
 
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log more, and show the traceback of an error.")
@@ -22,6 +25,9 @@ AsJsonLines = Annotated[
 Location = Annotated[
     str,
     typer.Option("--in", metavar="PLACE", help="Look for jobs in this folder or URL and below."),
+]
+Searched = Annotated[
+    str, typer.Argument(metavar="PLACE", help="A folder or URL; it and all below are searched.")
 ]
 JobName = Annotated[
     str,
@@ -49,6 +55,8 @@ Pipelines = Annotated[
         help="Have this one too: path/to/file.py:name or module:name. Repeatable.",
     ),
 ]
+OfPipeline = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this pipeline.")]
+Priority = Annotated[int, typer.Option(metavar="N", help="Jobs with a higher number go first.")]
 Params = Annotated[
     list[str] | None,
     typer.Option(
@@ -100,14 +108,16 @@ SlotCpuS = Annotated[
 HERE = "."
 
 
-def open_app(verbose: bool = False, **flags: Any) -> App:
-    """The app with the settings that hold here; flags that are None were not given."""
+def open_app(ctx: typer.Context) -> App:
+    """The app with the settings that hold here; options named like a setting come before all."""
     from intermission.operations import App
-    from intermission.settings import load_settings
+    from intermission.settings import Settings, load_settings
     from intermission.telemetry import configure_logging
 
+    named = ctx.params.keys() & Settings.model_fields.keys()
+    flags = {name: ctx.params[name] for name in named if ctx.params[name] not in (None, (), [])}
     settings = load_settings(flags).settings
-    level = "debug" if verbose else settings.log_level
+    level = "debug" if ctx.params.get("verbose") else settings.log_level
     configure_logging(level, json=settings.log_format == "json")
     return App(settings)
 
@@ -157,16 +167,31 @@ def own_options(words: Sequence[str], pipeline: Pipeline) -> tuple[list[str], di
 
 def parse_params(given: list[str] | None) -> dict[str, str]:
     """`x=1` as name and value."""
+    return parse_pairs(given, "--param NAME=VALUE", "--param every=20", "parameter")
+
+
+def parse_pairs(given: list[str] | None, form: str, example: str, what: str) -> dict[str, str]:
+    """Options of the form `NAME=VALUE`, each name once."""
     from intermission.errors import ParameterError
 
-    params: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in given or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise ParameterError(
-                f"expected --param NAME=VALUE, found {text!r}.", remedy="Write --param every=20."
+            raise ParameterError(f"expected {form}, found {text!r}.", remedy=f"Write {example}.")
+        if name in pairs:
+            raise ParameterError(f"{what} {name!r} is given twice.", remedy="Give it one value.")
+        pairs[name] = value
+    return pairs
+
+
+def parse_states(kind: type[State], what: str, given: list[str] | None) -> list[State]:
+    """States of tasks or jobs by their names."""
+    from intermission.errors import UsageError
+
+    for name in given or ():
+        if name not in list(kind):
+            raise UsageError(
+                f"there is no {what} {name!r}.", remedy=f"The states are {', '.join(kind)}."
             )
-        if name in params:
-            raise ParameterError(f"parameter {name!r} is given twice.", remedy="Give it one value.")
-        params[name] = value
-    return params
+    return [kind(name) for name in given or ()]

@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intermission.cli.options import (
-    AsJson,
-    Include,
-    Params,
-    PipelineName,
-    Verbose,
-    open_app,
-    own_options,
-    parse_params,
-    refuse_option,
-)
+from intermission.cli import options
+from intermission.cli.formatting import count, near
+from intermission.cli.jsonout import emit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,33 +19,33 @@ if TYPE_CHECKING:
 
 
 def plan(
-    pipeline: PipelineName,
+    ctx: typer.Context,
+    pipeline: options.PipelineName,
     sources: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="SOURCE", help="Files, folders, or quoted patterns; none shows the graph."
         ),
     ] = None,
-    param: Params = None,
-    include: Include = None,
+    param: options.Params = None,
+    include: options.Include = None,
     tasks: Annotated[
         bool, typer.Option("--tasks", help="List every task, not only what has to run and why.")
     ] = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Say what `run` would do, and why, and run nothing.
 
     Without a source: the pipeline's steps and parameters.
     """
-    from intermission.cli.jsonout import emit
     from intermission.operations.forecast import forecast
 
-    refuse_option(pipeline)
-    app = open_app(verbose)
+    options.refuse_option(pipeline)
+    app = options.open_app(ctx)
     loaded = app.catalog.add(pipeline)
-    places, own = own_options(sources or (), loaded)
-    params = parse_params(param) | own
+    places, own = options.own_options(sources or (), loaded)
+    params = options.parse_params(param) | own
     if not places:
         emit({"event": "pipeline", **_pipeline_fields(loaded)}) if as_json else _draw(loaded)
         return
@@ -94,7 +86,6 @@ def _document(path: object, job: Job, forecast: Iterable[tuple[Task, bool, str]]
 
 
 def _print(document: dict[str, Any], every_task: bool) -> None:
-    from intermission.cli.formatting import count, near
     from intermission.composition.locations import as_location
 
     print(

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from intermission.cli.options import AsJson, LedgerUrl, ServerUrl, Verbose, open_app
+from intermission.cli import options
+from intermission.cli.formatting import count, table
+from intermission.cli.jsonout import emit, fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def prune(
+    ctx: typer.Context,
     older_than: Annotated[
         str, typer.Option(metavar="AGE", help="Jobs that ended longer ago: 30d, 12h, or seconds.")
     ],
@@ -23,28 +26,24 @@ def prune(
         list[str] | None,
         typer.Option(metavar="STATE", help="Only done, failed or cancelled ones. Repeatable."),
     ] = None,
-    pipeline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only of this pipeline.")
-    ] = None,
+    pipeline: options.OfPipeline = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be forgotten, and forget nothing.")
     ] = False,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Forget jobs that ended long ago.
 
     They leave the shared ledger, with their tasks and events. Receipts, artifacts and outputs
     stay: whoever submits such a job again finds it finished.
     """
-    from intermission.cli.formatting import count, table
-    from intermission.cli.jsonout import emit, fields
     from intermission.operations.fleet_api import fleet_api
 
     age_s, states = _age_s(older_than), _states(state or ())
-    fleet = fleet_api(open_app(verbose, ledger=ledger, server=server))
+    fleet = fleet_api(options.open_app(ctx))
     jobs: list[PrunedJob] = []
     cursor: str | None = None
     while True:
@@ -65,8 +64,6 @@ def prune(
 
 
 def _age_s(text: str) -> float:
-    from math import isfinite
-
     from intermission.errors import ParameterError
     from intermission.settings import seconds
 
@@ -74,7 +71,7 @@ def _age_s(text: str) -> float:
         age_s = float(seconds(text))
     except ValueError:
         age_s = -1.0
-    if not isfinite(age_s) or age_s < 0:
+    if not 0 <= age_s < float("inf"):
         raise ParameterError(
             f"{text!r} is no age.", remedy="Write --older-than 30d, 12h, 90m, or seconds."
         )

@@ -1,4 +1,4 @@
-"""`intermission retry`: a job's failed tasks once more."""
+"""`intermission retry`, `cancel`: a job's failed tasks once more; a job that nobody wants now."""
 
 from __future__ import annotations
 
@@ -6,23 +6,14 @@ from typing import Annotated
 
 import typer
 
+from intermission.cli import options
 from intermission.cli.command import say
-from intermission.cli.options import (
-    HERE,
-    AsJson,
-    AsJsonLines,
-    JobName,
-    LedgerUrl,
-    Location,
-    Pipelines,
-    ServerUrl,
-    Verbose,
-    open_app,
-)
+from intermission.cli.formatting import count
 
 
 def retry(
-    job: JobName,
+    ctx: typer.Context,
+    job: options.JobName,
     task: Annotated[
         list[str] | None,
         typer.Option(metavar="TASK", help="Only this task, such as count[7]. Repeatable."),
@@ -30,16 +21,14 @@ def retry(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Also what is done: it runs again from the start.")
     ] = False,
-    slots: Annotated[
-        int | None, typer.Option(metavar="N", help="How many tasks run at a time.")
-    ] = None,
-    place: Location = HERE,
-    pipeline: Pipelines = None,
-    as_json: AsJson = False,
-    as_jsonl: AsJsonLines = False,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    verbose: Verbose = False,
+    slots: options.Slots = None,
+    place: options.Location = options.HERE,
+    pipelines: options.Pipelines = None,
+    as_json: options.AsJson = False,
+    as_jsonl: options.AsJsonLines = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
 ) -> int:
     """Run the failed tasks of a job again.
 
@@ -47,17 +36,10 @@ def retry(
     or cancelled task. Whatever depends on them runs again too. With a shared ledger, its workers
     go on with them.
     """
-    from intermission.cli.formatting import count
     from intermission.cli.run import carry_out
     from intermission.operations import open_job, start_reaper
 
-    app = open_app(
-        verbose,
-        ledger=ledger,
-        server=server,
-        slots=slots,
-        pipelines=tuple(pipeline) if pipeline else None,
-    )
+    app = options.open_app(ctx)
     whole = fresh and not task
     runs_here = app.server is None and (app.shared is None or whole)
     reaper = start_reaper() if runs_here else None
@@ -84,3 +66,24 @@ def retry(
         expected=known.job,
         reaper=reaper,
     )
+
+
+def cancel(
+    ctx: typer.Context,
+    job: options.JobName,
+    place: options.Location = options.HERE,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
+) -> None:
+    """Cancel a job.
+
+    Workers stop its running tasks; what is done stays done.
+    `run` or `retry` take it up again.
+    """
+    from intermission.operations import open_job
+
+    app = options.open_app(ctx)
+    with open_job(app, job, place, write=True) as found:
+        key = found.cancel().job
+    say(f"job {key[:10]} is cancelled")

@@ -9,31 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from intermission.cli.options import (
-    AsJson,
-    AsJsonLines,
-    Can,
-    DrainS,
-    Include,
-    LeaseTtlS,
-    OutputDir,
-    Params,
-    PipelineName,
-    RenewEveryS,
-    RetryDelaysS,
-    SlotCpuS,
-    SlotMemoryBytes,
-    Slots,
-    Verbose,
-    open_app,
-    own_options,
-    parse_params,
-    refuse_option,
-)
+from intermission.cli import options
+from intermission.cli.jsonout import emit
 from intermission.errors import UsageError
 
 if TYPE_CHECKING:
-    from intermission.operations import App, Reporter, RunReport
+    from intermission.operations import App, Reporter
     from intermission.pipeline import Pipeline
 
     class Display(Reporter, Protocol):
@@ -43,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def run(
-    pipeline: PipelineName,
+    ctx: typer.Context,
+    pipeline: options.PipelineName,
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -51,26 +33,26 @@ def run(
             help="Files, folders, or quoted patterns, and the pipeline's own --options.",
         ),
     ],
-    param: Params = None,
-    include: Include = None,
+    param: options.Params = None,
+    include: options.Include = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: finished work goes into quarantine.")
     ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Hash every finished file, even untouched ones.")
     ] = False,
-    output_dir: OutputDir = None,
-    slots: Slots = None,
-    can: Can = None,
-    drain_s: DrainS = None,
-    lease_ttl_s: LeaseTtlS = None,
-    renew_every_s: RenewEveryS = None,
-    retry_delays_s: RetryDelaysS = None,
-    slot_memory_bytes: SlotMemoryBytes = None,
-    slot_cpu_s: SlotCpuS = None,
-    as_json: AsJson = False,
-    as_jsonl: AsJsonLines = False,
-    verbose: Verbose = False,
+    output_dir: options.OutputDir = None,
+    slots: options.Slots = None,
+    can: options.Can = None,
+    drain_s: options.DrainS = None,
+    lease_ttl_s: options.LeaseTtlS = None,
+    renew_every_s: options.RenewEveryS = None,
+    retry_delays_s: options.RetryDelaysS = None,
+    slot_memory_bytes: options.SlotMemoryBytes = None,
+    slot_cpu_s: options.SlotCpuS = None,
+    as_json: options.AsJson = False,
+    as_jsonl: options.AsJsonLines = False,
+    verbose: options.Verbose = False,
 ) -> int:
     """Run a pipeline over sources; continue where it stopped.
 
@@ -78,24 +60,13 @@ def run(
     The paths of the outputs are printed on standard output; where a few files lead to all the
     others, such as the playlist of a video, those.
     """
-    refuse_option(pipeline)
-    app = open_app(
-        verbose,
-        output_dir=output_dir,
-        slots=slots,
-        can=tuple(can) if can else None,
-        drain_s=drain_s,
-        lease_ttl_s=lease_ttl_s,
-        renew_every_s=renew_every_s,
-        retry_delays_s=retry_delays_s,
-        slot_memory_bytes=slot_memory_bytes,
-        slot_cpu_s=slot_cpu_s,
-    )
+    options.refuse_option(pipeline)
+    app = options.open_app(ctx)
     return carry_out(
         app,
         pipeline,
         sources,
-        parse_params(param),
+        options.parse_params(param),
         as_json=as_json,
         as_jsonl=as_jsonl,
         include=include or (),
@@ -106,7 +77,7 @@ def run(
 
 
 def _read(words: Sequence[str], pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
-    places, own = own_options(words, pipeline)
+    places, own = options.own_options(words, pipeline)
     if not places:
         raise UsageError("no source is given.", remedy="Name files or folders to run it over.")
     return places, own
@@ -123,8 +94,9 @@ def carry_out(
     **how: Any,
 ) -> int:
     """Run, show the progress, print the outcome; the exit code."""
-    from intermission.cli.report import exit_code
+    from intermission.cli.report import exit_code, print_outputs, print_summary
     from intermission.operations import run as run_sources
+    from intermission.operations.documents import RunDocument
 
     started_s = time.monotonic()
     display = _display(ref, as_jsonl)
@@ -132,20 +104,12 @@ def carry_out(
         report = run_sources(app, ref, sources, params, display, **how)
     finally:
         display.finish()
-    _conclude(report, time.monotonic() - started_s, as_json or as_jsonl)
-    return exit_code(report)
-
-
-def _conclude(report: RunReport, took_s: float, as_json: bool) -> None:
-    from intermission.cli.jsonout import emit
-    from intermission.cli.report import exit_code, print_outputs, print_summary
-    from intermission.operations.documents import RunDocument
-
-    print_summary(report, took_s)
-    if as_json:
+    print_summary(report, time.monotonic() - started_s)
+    if as_json or as_jsonl:
         emit(RunDocument.of(report, exit_code(report)))
     else:
         print_outputs(report)
+    return exit_code(report)
 
 
 def _display(ref: str, as_jsonl: bool) -> Display:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from intermission.cli import options
 from intermission.cli.command import say
-from intermission.cli.options import LedgerUrl, Pipelines, Verbose, open_app
 
 _SERVE = "intermission.web.serving:serve"
 """By its name, as an ASGI server is given an application: this layer imports nothing of it."""
@@ -18,13 +18,14 @@ _PACKAGES = ("fastapi", "starlette", "uvicorn", "prometheus_client")
 
 
 def serve(
+    ctx: typer.Context,
     host: Annotated[
         str, typer.Option(metavar="HOST", help="The address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes any that is free.")
     ] = 8400,
-    ledger: LedgerUrl = None,
+    ledger: options.LedgerUrl = None,
     store: Annotated[
         str | None, typer.Option(metavar="PLACE", help="A folder or URL for what is uploaded.")
     ] = None,
@@ -32,12 +33,12 @@ def serve(
         Path | None,
         typer.Option(metavar="FOLDER", help="For the ledger and the store, if none is given."),
     ] = None,
-    pipeline: Pipelines = None,
+    pipelines: options.Pipelines = None,
     root: Annotated[
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="Files below it may be submitted. Repeatable."),
     ] = None,
-    verbose: Verbose = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Serve the JSON API, for as many clients as you like.
 
@@ -46,13 +47,7 @@ def serve(
     """
     from intermission.errors import EnvironmentFault
 
-    settings = open_app(
-        verbose,
-        ledger=ledger,
-        store=store,
-        data_dir=data_dir,
-        pipelines=tuple(pipeline) if pipeline else None,
-    ).settings
+    settings = options.open_app(ctx).settings
     try:
         run = resolve_name(_SERVE)
     except ModuleNotFoundError as e:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from intermission.cli.options import (
-    HERE,
-    AsJson,
-    JobName,
-    LedgerUrl,
-    Location,
-    ServerUrl,
-    Verbose,
-    open_app,
-)
+import typer
+
+from intermission.cli import options
+from intermission.cli.formatting import near, table
+from intermission.cli.jsonout import emit, fields
 
 if TYPE_CHECKING:
     from intermission.operations.documents import GroupDocument, JobDocument
@@ -23,12 +18,13 @@ RUNNING_MAX = 1000
 
 
 def status(
-    job: JobName,
-    place: Location = HERE,
-    as_json: AsJson = False,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    verbose: Verbose = False,
+    ctx: typer.Context,
+    job: options.JobName,
+    place: options.Location = options.HERE,
+    as_json: options.AsJson = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Show how far a job is.
 
@@ -37,15 +33,13 @@ def status(
     """
     from itertools import islice
 
-    from intermission.cli.formatting import near
-    from intermission.cli.jsonout import emit, fields
     from intermission.composition.locations import as_location
     from intermission.model import HELD, JobState
     from intermission.operations import open_job
     from intermission.operations.inspect import refusal
     from intermission.operations.job_handle import refused_tasks
 
-    with open_job(open_app(verbose, ledger=ledger, server=server), job, place) as found:
+    with open_job(options.open_app(ctx), job, place) as found:
         now = found.document()
         held = found.tasks(HELD) if now.total(*HELD) else ()
         running = list(islice(held, RUNNING_MAX))
@@ -70,7 +64,6 @@ def status(
 
 def print_counts(job: JobDocument) -> None:
     """One line a step, one column a state that occurs."""
-    from intermission.cli.formatting import table
     from intermission.model import TaskState
 
     states = [state for state in TaskState if job.total(state)]
@@ -83,7 +76,6 @@ def print_counts(job: JobDocument) -> None:
 
 def print_groups(groups: list[GroupDocument]) -> None:
     """One line a group: its state, how much of it is done, and why it is as it is."""
-    from intermission.cli.formatting import table
 
     for by, unit in dict.fromkeys((group.by, group.unit) for group in groups):
         rows = [

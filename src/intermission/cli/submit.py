@@ -8,20 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intermission.cli.options import (
-    AsJson,
-    Include,
-    LedgerUrl,
-    OutputDir,
-    Params,
-    PipelineName,
-    ServerUrl,
-    Verbose,
-    open_app,
-    own_options,
-    parse_params,
-    refuse_option,
-)
+from intermission.cli import options
+from intermission.cli.formatting import near
+from intermission.cli.jsonout import emit, fields
 from intermission.errors import IntermissionError, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def submit(
-    pipeline: PipelineName,
+    ctx: typer.Context,
+    pipeline: options.PipelineName,
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -39,38 +29,36 @@ def submit(
             help="Files, folders, URLs or quoted patterns, and the pipeline's own --options.",
         ),
     ],
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    param: Params = None,
-    include: Include = None,
-    priority: Annotated[
-        int, typer.Option(metavar="N", help="Jobs with a higher number go first.")
-    ] = 0,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    param: options.Params = None,
+    include: options.Include = None,
+    priority: options.Priority = 0,
     not_before: Annotated[
         str | None,
         typer.Option(
             metavar="TIME", help="Begin no sooner: 2026-01-31T20:00, local time unless it says Z."
         ),
     ] = None,
-    output_dir: OutputDir = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    output_dir: options.OutputDir = None,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> int:
     """Put jobs into a shared ledger, and leave the work to its workers.
 
     A job that is there already is not put there twice; what had failed of it starts again. The
     keys of the jobs are printed on standard output.
     """
-    refuse_option(pipeline)
-    settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
+    options.refuse_option(pipeline)
+    settings = options.open_app(ctx).settings
     from intermission.composition.fleet import Fleet
 
     fleet = Fleet(settings)
     loaded = fleet.app.catalog.add(pipeline)
-    places, own = own_options(sources, loaded)
+    places, own = options.own_options(sources, loaded)
     if not places:
         raise UsageError("no source is given.", remedy="Name files or folders to run it over.")
-    params = {**parse_params(param), **own}
+    params = {**options.parse_params(param), **own}
     loaded.bind(params)
     found = fleet.app.sources(places, include or (), loaded.output)
     how = {"priority": priority, "not_before_ms": _moment(not_before)}
@@ -98,8 +86,6 @@ def _submit_all(
     as_json: bool,
 ) -> int:
     from intermission.cli.command import complain
-    from intermission.cli.formatting import near
-    from intermission.cli.jsonout import emit, fields
     from intermission.operations.documents import ErrorDocument
 
     documents: list[dict[str, object]] = []

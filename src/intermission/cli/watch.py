@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from intermission.cli.options import (
-    HERE,
-    AsJsonLines,
-    JobName,
-    LedgerUrl,
-    Location,
-    ServerUrl,
-    Verbose,
-    open_app,
-)
+from intermission.cli import options
+from intermission.cli.jsonout import emit
 from intermission.cli.streams import reader_left
 
 if TYPE_CHECKING:
@@ -27,30 +19,30 @@ if TYPE_CHECKING:
 
 
 def watch(
-    job: JobName,
-    place: Location = HERE,
+    ctx: typer.Context,
+    job: options.JobName,
+    place: options.Location = options.HERE,
     after: Annotated[
         int | None,
         typer.Option(metavar="SEQ", help="Begin after this event; 0 tells everything."),
     ] = None,
-    as_jsonl: AsJsonLines = False,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    verbose: Verbose = False,
+    as_jsonl: options.AsJsonLines = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    verbose: options.Verbose = False,
 ) -> int:
     """Follow a job until it ends.
 
     Every change of its tasks is told, whichever process made it. The exit code is the job's:
     0 done, 1 failed or cancelled.
     """
-    from intermission.cli.jsonout import emit
     from intermission.cli.status import print_counts
     from intermission.composition.event_log import timestamp
     from intermission.model import JobState
     from intermission.operations import open_job
     from intermission.operations.documents import GroupDocument
 
-    app = open_app(verbose, ledger=ledger, server=server)
+    app = options.open_app(ctx)
 
     def again() -> AbstractContextManager[JobHandle]:
         """What is in a bucket is seen as it was uploaded last, so it has to be fetched again."""

@@ -8,21 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from intermission.cli import options
 from intermission.cli.command import complain, say
 from intermission.cli.formatting import near
-from intermission.cli.options import (
-    Include,
-    LedgerUrl,
-    OutputDir,
-    Params,
-    PipelineName,
-    ServerUrl,
-    Verbose,
-    open_app,
-    own_options,
-    parse_params,
-    refuse_option,
-)
 from intermission.errors import IntermissionError, UsageError
 
 if TYPE_CHECKING:
@@ -30,20 +18,19 @@ if TYPE_CHECKING:
 
 
 def watch_folder(
-    pipeline: PipelineName,
+    ctx: typer.Context,
+    pipeline: options.PipelineName,
     places: Annotated[
         list[str],
         typer.Argument(
             metavar="PLACE", help="Folders or URLs to watch, and the pipeline's own --options."
         ),
     ],
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    param: Params = None,
-    include: Include = None,
-    priority: Annotated[
-        int, typer.Option(metavar="N", help="Jobs with a higher number go first.")
-    ] = 0,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    param: options.Params = None,
+    include: options.Include = None,
+    priority: options.Priority = 0,
     every_s: Annotated[
         float | None,
         typer.Option(
@@ -65,8 +52,8 @@ def watch_folder(
         str | None,
         typer.Option(metavar="URL", help="An SQS queue that gets the events of the bucket."),
     ] = None,
-    output_dir: OutputDir = None,
-    verbose: Verbose = False,
+    output_dir: options.OutputDir = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Submit a pipeline for every file that appears in a folder or bucket.
 
@@ -75,18 +62,19 @@ def watch_folder(
     the queue tells of it, and the bucket is looked at now and then besides. Ctrl-C or SIGTERM ends
     it; started again, it submits what came meanwhile, and nothing twice.
     """
-    refuse_option(pipeline)
-    settings = open_app(verbose, ledger=ledger, server=server, output_dir=output_dir).settings
+    options.refuse_option(pipeline)
+    settings = options.open_app(ctx).settings
     from intermission.composition.fleet import Fleet
     from intermission.services.supervisor import Supervisor
     from intermission.services.watch_scheduler import watch_of, watch_services
     from intermission.settings.watch_rules import WatchedPlace
 
     fleet = Fleet(settings)
-    folders, own = own_options(places, fleet.app.catalog.add(pipeline))
+    folders, own = options.own_options(places, fleet.app.catalog.add(pipeline))
     if not folders:
         raise UsageError("no place is given.", remedy="Name a folder or URL to watch.")
-    how = {"pipeline": pipeline, "params": {**parse_params(param), **own}, "priority": priority}
+    params = {**options.parse_params(param), **own}
+    how = {"pipeline": pipeline, "params": params, "priority": priority}
     when = {"every_s": every_s, "cron": cron, "timezone": timezone, "queue": queue}
     wanted = WatchedPlace.model_construct(include=include or (), **how, **when)
     watches = [watch_of(fleet, wanted.model_copy(update={"place": one})) for one in folders]

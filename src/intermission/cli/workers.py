@@ -1,4 +1,4 @@
-"""`intermission workers`: who works for a fleet, and the keys they do it with."""
+"""`intermission workers`, `register`: who works for a fleet, and the keys they do it with."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from intermission.cli import options
 from intermission.cli.command import say
-from intermission.cli.options import AsJson, LedgerUrl, ServerUrl, Verbose, open_app
+from intermission.cli.formatting import table
+from intermission.cli.jsonout import emit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def workers(
+    ctx: typer.Context,
     revoke: Annotated[
         str | None, typer.Option(metavar="ID", help="Disable this worker, from its next call on.")
     ] = None,
@@ -28,10 +31,10 @@ def workers(
     expires_days: Annotated[
         float | None, typer.Option(metavar="DAYS", min=0.01, help="When the new key ends.")
     ] = None,
-    ledger: LedgerUrl = None,
-    server: ServerUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    ledger: options.LedgerUrl = None,
+    server: options.ServerUrl = None,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """List the workers of a fleet.
 
@@ -39,11 +42,10 @@ def workers(
     have given tasks back because they can't run them. With --revoke or --rotate: one worker's key.
     A server is asked with its admin secret.
     """
-    from intermission.cli.jsonout import emit
     from intermission.errors import UsageError
     from intermission.operations.workers import list_workers, revoke_worker, rotate_key
 
-    settings = open_app(verbose, ledger=ledger, server=server).settings
+    settings = options.open_app(ctx).settings
     if revoke is not None and rotate is not None:
         raise UsageError("one of --revoke and --rotate.", remedy="Give them one after the other.")
     if rotate is None and (keep_s or expires_days is not None):
@@ -71,8 +73,43 @@ def workers(
             print(f"{one.host} can't run {tasks} until {one.until[:19]}Z: {one.message}")
 
 
+def register(
+    ctx: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="What the worker is called in lists.")
+    ],
+    server: options.ServerUrl = None,
+    can: options.Can = None,
+    expires_days: Annotated[
+        float | None, typer.Option(metavar="DAYS", min=0.01, help="When its key ends.")
+    ] = None,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Register a worker with a server.
+
+    Its key is printed on standard output, once: give it to the worker as INTERMISSION_SERVER_KEY.
+    Needs the server's admin secret.
+    """
+    from intermission.errors import UsageError
+    from intermission.operations.worker import register_worker
+
+    settings = options.open_app(ctx).settings
+    if settings.server is None or settings.admin_secret is None:
+        raise UsageError(
+            "a worker is registered with a server, by somebody who has its admin secret.",
+            remedy="Give --server, and the secret as INTERMISSION_ADMIN_SECRET.",
+        )
+    expires_s = None if expires_days is None else expires_days * 24 * 3600
+    id, key = register_worker(settings, name, expires_s=expires_s)
+    if as_json:
+        emit({"event": "registered", "worker": id, "key": key})
+        return
+    say(f"worker {id} is registered; its key is not shown again")
+    print(key)
+
+
 def _table(seen: Sequence[WorkerDocument]) -> str:
-    from intermission.cli.formatting import table
 
     rows = [
         (

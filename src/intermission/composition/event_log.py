@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from intermission.model import Event
@@ -23,16 +24,22 @@ def events_after(ledger: Ledger, seq: int, job: str | None = None) -> Iterator[E
         seq = page[-1].seq
 
 
-def last_event(ledger: Ledger) -> int:
-    """The sequence number of the newest event, found without reading the others."""
+def last_event(ledger: Ledger, job: str | None = None, until_ms: int | None = None) -> int:
+    """The sequence number of the newest event, found without reading the others.
+
+    With `job` and `until_ms`, of that job's newest until then.
+    """
+
+    def is_last(seq: int) -> bool:
+        later = ledger.events(seq, job=job, limit=1)
+        return not later or (until_ms is not None and later[0].at_ms > until_ms)
+
+    return first_number(is_last)
+
+
+def first_number(holds: Callable[[int], bool]) -> int:
+    """The smallest number from 0 on for which this holds, as it does for all above it."""
     high = 1
-    while ledger.events(high, limit=1):
+    while not holds(high):
         high *= 2
-    low = high // 2
-    while low < high:
-        middle = (low + high) // 2
-        if ledger.events(middle, limit=1):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect_left(range(high), True, key=holds)

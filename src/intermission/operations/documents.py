@@ -6,14 +6,14 @@ Within version 1 fields are added, never removed or given another meaning.
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from intermission.composition.event_log import timestamp
 from intermission.composition.locations import location_of
 from intermission.model import Event, JobRow, JobState, TaskRow, TaskState
-from intermission.operations.rendition_progress import GroupState
 
 if TYPE_CHECKING:
     from intermission.errors import IntermissionError
@@ -326,8 +326,19 @@ class WorkerList(BaseModel):
     refused: list[RefusedDocument]
 
 
+class GroupState(StrEnum):
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
 class GroupDocument(BaseModel):
     """Tasks of a step that agree in a field, such as one rendition of a video."""
+
+    model_config = ConfigDict(frozen=True)
 
     step: str
     by: str
@@ -402,12 +413,16 @@ def event_line(event: Event) -> str:
 
 
 class TaskDetails(TaskDocument):
-    """A task with all that is known of it; `logs` are the paths of its attempts' logs."""
+    """A task with all that is known of it; `logs` are the paths of its attempts' logs.
+
+    `history` has its events with a higher number than `history_after`: 0 where it is whole.
+    """
 
     why: str
     receipt: dict[str, Any] | None
     logs: dict[str, str]
     history: list[EventDocument]
+    history_after: int = 0
 
 
 class JobPage(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 
 from intermission.engine.planning import Keys, Plans, expand, parts
 from intermission.engine.receipt import peek, receipt_key
@@ -11,11 +12,16 @@ from intermission.model import Job, Receipt, Task
 from intermission.ports.store import Store
 
 
-def receipts_of(store: Store, step: str, *, besides: Collection[str]) -> list[Receipt]:
-    """Every receipt of a step under other keys than a job's own ones, newest first."""
+def receipts_of(
+    store: Store, step: str, *, besides: Collection[str], most: int | None = None
+) -> list[Receipt]:
+    """The receipts of a step under other keys than a job's own ones, newest first.
+
+    With `most`, no more than so many are looked at.
+    """
     own = {receipt_key(step, key) for key in besides}
     found: list[Receipt] = []
-    for stat in store.list(f"receipts/{step}/"):
+    for stat in islice(store.list(f"receipts/{step}/"), most):
         if stat.key in own:
             continue
         try:

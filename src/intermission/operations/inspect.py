@@ -5,19 +5,28 @@ Nothing here changes a ledger or a store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from intermission.backends.executor.slot import log_name
-from intermission.composition.event_log import events_after, timestamp
+from intermission.composition.event_log import last_event, timestamp
 from intermission.engine.completion import planned_chunks
 from intermission.engine.planning import Keys, parts, plan_steps
 from intermission.engine.receipt import peek, receipt_key
 from intermission.model import FINISHED, Event, Reason, Receipt, TaskRow, TaskState
 from intermission.operations.explain import reason, receipts_of
 from intermission.operations.job_lookup import Found
-from intermission.ports.ledger import STUCK_HOSTS, every_task, output_of
+from intermission.ports.ledger import STUCK_HOSTS, Ledger, output_of
+from intermission.ports.store import Store
 from intermission.scratch import holding
+
+HISTORY_MAX = 10_000
+"""So many events of a job are read for the history of one task."""
+_CLOCK_MS = 250
+"""An event may be so much later than the time in the row that it tells of."""
+COMPARED_MAX = 1000
+"""Receipts that are compared to tell why a task runs."""
+JOBS_COMPARED = 10
 
 
 def receipt_of(found: Found, row: TaskRow) -> tuple[Path | None, Receipt] | None:
@@ -41,10 +50,33 @@ def logs_of(found: Found, row: TaskRow) -> dict[int, Path]:
     return {int(path.name.split(".")[-2]): path for path in paths}
 
 
-def history_of(found: Found, row: TaskRow) -> list[Event]:
-    """Every state that a task has been in, in order."""
-    events = events_after(found.ledger, 0, found.row.job.key)
-    return [event for event in events if event.task_id == row.id and event.progress is None]
+def history_of(found: Found, row: TaskRow) -> tuple[list[Event], int]:
+    """The states that a task has been in, in order, and after which event: 0 is all of them.
+
+    Of a job with more events than `HISTORY_MAX`, about so many are read, back from the task's end.
+    """
+    ledger, job_key, after = found.ledger, found.row.job.key, 0
+    events = ledger.events(0, job=job_key, limit=HISTORY_MAX)
+    if len(events) == HISTORY_MAX:
+        end_ms = None if row.ended_ms is None else row.ended_ms + _CLOCK_MS
+        events, after = _events_until(ledger, job_key, last_event(ledger, job_key, end_ms))
+    return [one for one in events if one.task_id == row.id and one.progress is None], after
+
+
+def _events_until(ledger: Ledger, job_key: str, last: int) -> tuple[list[Event], int]:
+    """The events of a job up to this one, not all of them, and after which number they begin."""
+    found: list[Event] = []
+    # Other jobs may have most of the numbers, so strides grow until they have many of this one's.
+    first, stride = last, HISTORY_MAX
+    while first and len(found) < HISTORY_MAX:
+        after = max(0, first - stride)
+        page = ledger.events(after, job=job_key, limit=HISTORY_MAX)
+        page = [event for event in page if event.seq <= first]
+        if len(page) == HISTORY_MAX and stride > HISTORY_MAX:  # it may not reach up to `first`
+            stride //= 2
+        else:
+            first, stride, found = after, 2 * stride, page + found
+    return found, first
 
 
 def refusal(refusals: int, message: str | None) -> str:
@@ -76,9 +108,9 @@ def why(found: Found, row: TaskRow) -> str:
         case TaskState.ABANDONED | TaskState.CORRUPT:
             return f"will run again because of an earlier end: {row.message}"
         case TaskState.PENDING:
-            return f"will run because {_reason_now(found, row)}"
+            return f"will run because {_why_it_runs(found, row)}"
         case _:
-            return f"runs because {_reason_now(found, row)}"
+            return f"runs because {_why_it_runs(found, row)}"
 
 
 def _why_done(found: Found, row: TaskRow) -> str:
@@ -91,18 +123,45 @@ def _why_done(found: Found, row: TaskRow) -> str:
     attempt = f"attempt {receipt.attempt} from {timestamp(receipt.ended_ms)}"
     if row.adopted:
         return f"reused: the receipt of {attempt} has the same key"
-    earlier = [other for other in _others(found, row) if other.ended_ms < receipt.ended_ms]
-    return f"ran because {reason(row.chunk, receipt.parts, earlier)}; {attempt}"
+    why = what_changed(found, row, receipt.parts, before_ms=receipt.ended_ms)
+    return f"ran because {why}; {attempt}"
 
 
-def _others(found: Found, row: TaskRow) -> list[Receipt]:
-    """The receipts that other jobs left for the step of a task."""
-    own = {row.key for row in every_task(found.ledger, found.row.job.key, step=row.step)}
-    return receipts_of(found.workspace.open_store(), row.step, besides=own)
+def what_changed(
+    found: Found, row: TaskRow, now: Mapping[str, str], before_ms: int | None = None
+) -> str:
+    """What changed since the nearest receipt that another job left for a task's step and chunk.
+
+    A step may have left a million. Those that the newest jobs of the source have at the same
+    index are compared, and of a small step some thousand others too.
+    """
+    store = found.workspace.open_store()
+    tasks = found.ledger.tasks(found.row.job.key, step=row.step, limit=COMPARED_MAX + 1)
+    known = list(_in_other_jobs(found, row, store))
+    is_small = len(tasks) <= COMPARED_MAX
+    if is_small:
+        own = {task.key for task in tasks}
+        known += receipts_of(store, row.step, besides=own, most=COMPARED_MAX)
+    if before_ms is not None:
+        known = [receipt for receipt in known if receipt.ended_ms < before_ms]
+    if not known and not is_small:
+        return "no other job of the source in the ledger has this chunk"
+    return reason(row.chunk, now, known)
+
+
+def _in_other_jobs(found: Found, row: TaskRow, store: Store) -> Iterator[Receipt]:
+    """What the newest other jobs of the source made at a task's index, where it differs."""
+    ledger, own = found.ledger, found.row.job
+    for other in ledger.jobs(source=own.source.uri, limit=JOBS_COMPARED):
+        output = output_of(ledger, other.job.key, row.step, row.index)
+        if other.job.key != own.key and output is not None and output.task_key != row.key:
+            receipt = peek(store, row.step, output.task_key)
+            if receipt is not None:
+                yield receipt
 
 
 @holding()
-def _reason_now(found: Found, row: TaskRow) -> str:
+def _why_it_runs(found: Found, row: TaskRow) -> str:
     job, store = found.row.job, found.workspace.open_store()
     scratch = found.workspace.scratch
     plans: dict[str, Iterable[str]] = {}
@@ -112,7 +171,7 @@ def _reason_now(found: Found, row: TaskRow) -> str:
             plans[spec.name] = planned_chunks(store, output, scratch)
     spec = job.step(row.step)
     now = parts(job, spec, Keys(job, plans).upstream(spec, row.chunk))
-    return reason(row.chunk, now, _others(found, row))
+    return what_changed(found, row, now)
 
 
 def _waits_for(found: Found, row: TaskRow) -> list[str]:

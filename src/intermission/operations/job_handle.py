@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,7 @@ from intermission.composition.app import App
 from intermission.composition.event_log import events_after, last_event
 from intermission.composition.locations import Location
 from intermission.errors import LedgerError, UsageError
+from intermission.maintenance.redo import redo
 from intermission.model import JobState, TaskState
 from intermission.operations import inspect
 from intermission.operations.documents import (
@@ -28,9 +30,8 @@ from intermission.operations.documents import (
     TaskDocument,
     WhyDocument,
 )
-from intermission.operations.job_lookup import Found, all_jobs, find_job, find_task
-from intermission.operations.rendition_progress import group_fields, groups_of
-from intermission.operations.retry import put_back
+from intermission.operations.job_lookup import Found, all_jobs, each_job, find_job, find_task
+from intermission.operations.rendition_progress import groups_of
 from intermission.ports.ledger import every_task
 
 LOOK_EVERY_S = 0.3
@@ -63,7 +64,10 @@ class JobHandle(Protocol):
         ...
 
     def retry(self, tasks: Sequence[str], *, fresh: bool) -> int:
-        """How many tasks were put back; all that failed or were cancelled, if none is named."""
+        """How many tasks were put back; all that failed or were cancelled, if none is named.
+
+        With `fresh`, the named tasks go again even if they are done, without their receipts.
+        """
         ...
 
 
@@ -101,7 +105,8 @@ def list_jobs(
 
         yield from ServerApi(app.server).jobs(states=states, pipeline=pipeline)
         return
-    for found in all_jobs(app, place, on_fault, states=states, pipeline=pipeline):
+    read = partial(each_job, states=states, pipeline=pipeline)
+    for found in all_jobs(app, place, on_fault, read):
         yield JobDocument.of(found.row, found.source)
 
 
@@ -126,8 +131,7 @@ class LedgerJob:
         return map(TaskDocument.of, every_task(self._found.ledger, self._key, states=states))
 
     def groups(self) -> list[GroupDocument]:
-        groups = groups_of(self._found.ledger, self._found.row.job)
-        return [GroupDocument(**group_fields(group)) for group in groups]
+        return groups_of(self._found.ledger, self._found.row.job)
 
     def details(self, task: str) -> TaskDetails:
         found, row = self._found, find_task(self._found, task)
@@ -135,12 +139,14 @@ class LedgerJob:
         if known is not None:
             path, stands = known
             receipt = {"path": None if path is None else str(path), **asdict(stands)}
+        history, after = inspect.history_of(found, row)
         return TaskDetails(
             **TaskDocument.of(row).model_dump(),
             why=inspect.why(found, row),
             receipt=receipt,
             logs={str(attempt): str(path) for attempt, path in inspect.logs_of(found, row).items()},
-            history=[EventDocument.of(event) for event in inspect.history_of(found, row)],
+            history=[EventDocument.of(event) for event in history],
+            history_after=after,
         )
 
     def why(self, task: str) -> WhyDocument:
@@ -187,8 +193,21 @@ class LedgerJob:
         return document
 
     def retry(self, tasks: Sequence[str], *, fresh: bool) -> int:
-        rows = [find_task(self._found, name) for name in tasks]
-        return put_back(self._found, rows, fresh=fresh)
+        found, job = self._found, self._found.row.job
+        rows = [find_task(found, name) for name in tasks]
+        done = [row for row in rows if row.state is TaskState.DONE]
+        if done and not fresh:
+            raise UsageError(
+                f"{done[0].name} is done.", remedy="With --fresh it runs again all the same."
+            )
+        changed = 0
+        if done:
+            store = found.workspace.open_store()
+            changed += redo(found.ledger, store, job, done, "retried by hand")
+        ids = [row.id for row in rows if row.state is not TaskState.DONE]
+        if ids or not rows:
+            changed += found.ledger.retry(job.key, ids or None)
+        return changed
 
 
 def _end_of(path: Path, max_bytes: int | None) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from intermission.composition.app import App
+from intermission.composition.event_log import first_number
 from intermission.composition.locations import Location, as_location, location_of, uri_of
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError, UsageError
@@ -18,6 +19,8 @@ from intermission.ports.ledger import Ledger, every_task
 
 PAGE = 1000
 """How many jobs are read at a time."""
+INDEX_MAX = 2**31 - 1
+"""No task has a higher one."""
 
 _TASK = re.compile(r"(?P<step>\w+)(?:\[(?P<index>\d+)\])?")
 
@@ -46,18 +49,16 @@ def all_jobs(
     app: App,
     place: str,
     on_fault: Callable[[Location, LedgerError], None],
-    *,
-    states: Collection[JobState] = (),
-    pipeline: str | None = None,
+    read: Callable[[Ledger], Iterable[JobRow]] = each_job,
 ) -> Iterator[Found]:
-    """Every job at or below a place. Each one's ledger is open until the next is asked for.
+    """What `read` finds at or below a place: every job. Its ledger is open until the next one.
 
     A ledger that cannot be read is told to `on_fault`, and hides no other. A shared ledger has
     them all, wherever their sources are.
     """
     if app.shared is not None:
         with closing(app.shared()) as ledger:
-            for row in each_job(ledger, states=states, pipeline=pipeline):
+            for row in read(ledger):
                 yield found_row(app, ledger, row)
         return
     for source, workspace in app.workspaces(as_location(place)):
@@ -68,7 +69,7 @@ def all_jobs(
                 on_fault(source, e)
                 continue
             if ledger is not None:
-                for row in each_job(ledger, states=states, pipeline=pipeline):
+                for row in read(ledger):
                     yield Found(source, workspace, ledger, row)
 
 
@@ -87,7 +88,7 @@ def find_job(app: App, name: str, place: str, *, write: bool = False) -> Iterato
         source, key = _by_key(app, name, place)
     workspace = app.workspace(source)
     with app.reading(workspace) as ledger:
-        rows = [] if ledger is None else ledger.jobs(key)
+        rows = [] if ledger is None else ledger.jobs(key, limit=1)
         if ledger is None or not rows:
             raise UsageError(f"{name} has no job.", remedy="Run a pipeline over it first.")
         if not write:
@@ -105,15 +106,15 @@ def found_row(app: App, ledger: Ledger, row: JobRow) -> Found:
 
 def _shared(app: App, ledger: Ledger, name: str) -> Found:
     """The newest job of a source, or the one whose key begins with `name`, in a shared ledger."""
-    rows = ledger.jobs(source=uri_of(as_location(name)), limit=1) or ledger.jobs(name)
+    rows = ledger.jobs(source=uri_of(as_location(name)), limit=1) or ledger.jobs(name, limit=2)
     if len(rows) != 1:
         raise no_such_job(name, len(rows))
     return found_row(app, ledger, rows[0])
 
 
 def no_such_job(name: str, count: int) -> UsageError:
-    """A name means so many jobs, and not one."""
-    what = f"{count} jobs have" if count else "no job has"
+    """A name means no job, or more than one."""
+    what = "more than one job has" if count else "no job has"
     return UsageError(
         f"{what} a key that begins with {name!r}, and no job has a source of that name.",
         remedy="`intermission ls` lists the jobs.",
@@ -123,11 +124,8 @@ def no_such_job(name: str, count: int) -> UsageError:
 def _by_key(app: App, name: str, place: str) -> tuple[Location, str]:
     """The source and the whole key of the one job whose key begins with `name`."""
     faults: list[LedgerError] = []
-    matches = [
-        (found.source, found.row.job.key)
-        for found in all_jobs(app, place, lambda _, e: faults.append(e))
-        if found.row.job.key.startswith(name)
-    ]
+    named = all_jobs(app, place, lambda _, e: faults.append(e), lambda one: one.jobs(name, limit=2))
+    matches = [(found.source, found.row.job.key) for found in named]
     if len(matches) == 1:
         return matches[0]
     if not matches and faults:
@@ -138,7 +136,7 @@ def _by_key(app: App, name: str, place: str) -> tuple[Location, str]:
             f"{', '.join(str(source) for source, _ in matches)}.",
             remedy="Name the source instead of the key.",
         )
-    what = f"{len(matches)} jobs have" if matches else "no job has"
+    what = "more than one job has" if matches else "no job has"
     raise UsageError(
         f"{what} a key that begins with {name!r} at or below {as_location(place)}, "
         "and no source of that name has a workspace.",
@@ -147,22 +145,38 @@ def _by_key(app: App, name: str, place: str) -> tuple[Location, str]:
 
 
 def find_task(found: Found, name: str) -> TaskRow:
-    """A task by `step`, `step[7]`, or the beginning of its key."""
+    """A task by `step`, `step[7]`, or the beginning of its key, which no ledger has an index of."""
+    ledger, job = found.ledger, found.row.job
     match = _TASK.fullmatch(name)
-    steps = {spec.name for spec in found.row.job.steps}
-    if match is not None and match["step"] in steps:
-        named = every_task(found.ledger, found.row.job.key, step=match["step"])
-        if match["index"] is not None:
-            index = int(match["index"])
-            named = islice((row for row in named if row.index == index), 1)
+    if match is None or match["step"] not in {spec.name for spec in job.steps}:
+        named = (row for row in every_task(ledger, job.key) if row.key.startswith(name))
+        rows = list(islice(named, 2))
+    elif match["index"] is None:
+        rows = ledger.tasks(job.key, step=match["step"], limit=2)
     else:
-        every = every_task(found.ledger, found.row.job.key)
-        named = (row for row in every if row.key.startswith(name))
-    rows = list(islice(named, 2))  # no more: there may be a million
+        rows = _task_at(ledger, job.key, match["step"], int(match["index"]))
     if len(rows) != 1:
         what = "more than one task is" if rows else "no task is"
         raise UsageError(
-            f"{what} named {name!r} in job {found.row.job.key[:10]}.",
+            f"{what} named {name!r} in job {job.key[:10]}.",
             remedy="`intermission inspect JOB` lists them; a task of a mapped step is step[7].",
         )
     return rows[0]
+
+
+def _task_at(ledger: Ledger, job_key: str, step: str, index: int) -> list[TaskRow]:
+    """The task of a step with this index, if there is one: found by a few rows, however many."""
+    made = ledger.outputs(job_key, step, after=index - 1, limit=1) if index <= INDEX_MAX else []
+    if not made or made[0].index != index:
+        return []
+
+    def rows_after(id: int) -> list[TaskRow]:
+        return ledger.tasks(job_key, step=step, after=id, limit=1)
+
+    # A step's tasks are added in the order of their indexes. Where they were not, we have to walk.
+    at = first_number(lambda id: all(row.index > index for row in rows_after(id)))
+    found = rows_after(at - 1) if at else []
+    if found and found[0].index == index:
+        return found
+    walk = every_task(ledger, job_key, step=step)
+    return list(islice((row for row in walk if row.index == index), 1))

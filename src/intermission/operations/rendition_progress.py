@@ -9,60 +9,36 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any
 
 from intermission.model import Event, Groups, Job, StepSpec, TaskRow, TaskState
+from intermission.operations.documents import GroupDocument, GroupState
 from intermission.ports.ledger import Ledger, every_task, output_of
 
 
-class GroupState(StrEnum):
-    PENDING = "pending"
-    IN_PROGRESS = "in_progress"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True)
-class Group:
-    """The tasks of a step that agree in a field."""
-
-    step: str
-    by: str
-    name: str
-    state: GroupState
-    done: int
-    total: int
-    unit: str
-    """What is counted: a field of the chunk that says how many it has, or tasks."""
-    reason: str | None = None
-
-
-def groups_of(ledger: Ledger, job: Job) -> list[Group]:
+def groups_of(ledger: Ledger, job: Job) -> list[GroupDocument]:
     """Every group of a job, as it is now: 360p, 720p, 1080p."""
     found = [group for spec in job.steps if spec.groups for group in _groups(ledger, job, spec)]
     return sorted(found, key=lambda group: (group.step, _natural(group.name)))
 
 
-def _groups(ledger: Ledger, job: Job, spec: StepSpec) -> Iterator[Group]:
+def _groups(ledger: Ledger, job: Job, spec: StepSpec) -> Iterator[GroupDocument]:
     assert spec.groups is not None
     by, size = spec.groups.by, spec.groups.size
     members: dict[str, list[tuple[TaskRow, int]]] = {}
     for task in every_task(ledger, job.key, step=spec.name):
         chunk = json.loads(task.chunk or "{}")
         members.setdefault(str(chunk[by]), []).append((task, int(chunk[size]) if size else 1))
-    unit = size or "tasks"
+    common: dict[str, Any] = {"step": spec.name, "by": by, "unit": size or "tasks"}
     for name, tasks in members.items():
         done = sum(parts for task, parts in tasks if task.state is TaskState.DONE)
         total = sum(parts for _, parts in tasks)
         state, reason = _state([task for task, _ in tasks])
-        yield Group(spec.name, by, name, state, done, total, unit, reason)
+        how_far = {"done": done, "total": total}
+        yield GroupDocument(name=name, state=state, reason=reason, **how_far, **common)
     for one in _skipped(ledger, job, spec.groups):
-        name, reason = str(one["name"]), str(one["reason"])
-        yield Group(spec.name, by, name, GroupState.SKIPPED, 0, 0, unit, reason)
+        told: dict[str, Any] = {"name": str(one["name"]), "reason": str(one["reason"])}
+        yield GroupDocument(state=GroupState.SKIPPED, done=0, total=0, **told, **common)
 
 
 def _state(tasks: Sequence[TaskRow]) -> tuple[GroupState, str | None]:
@@ -99,13 +75,13 @@ class GroupNews:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._steps = tuple(f"{spec.name}[" for spec in job.steps if spec.groups)
-        self._known: set[Group] = set()
+        self._known: set[GroupDocument] = set()
 
     def concerning(self, events: Iterable[Event]) -> list[Event]:
         """Those of these events that may have changed a group."""
         return [event for event in events if event.task and event.task.startswith(self._steps)]
 
-    def after(self, ledger: Ledger, events: Iterable[Event]) -> list[Group]:
+    def after(self, ledger: Ledger, events: Iterable[Event]) -> list[GroupDocument]:
         """The groups that are not what they were, if one of these events may have changed any."""
         if not self.concerning(events):
             return []
@@ -113,7 +89,3 @@ class GroupNews:
         changed = [group for group in found if group not in self._known]
         self._known = set(found)
         return changed
-
-
-def group_fields(group: Group) -> dict[str, Any]:
-    return asdict(group)

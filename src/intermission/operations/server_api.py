@@ -40,6 +40,7 @@ from intermission.operations.job_handle import LOOK_EVERY_S
 from intermission.operations.job_lookup import no_such_job
 
 D = TypeVar("D", bound=BaseModel)
+P = TypeVar("P", JobPage, TaskPage)
 
 PAGE = 1000
 _KEY = re.compile(r"[0-9a-f]{1,40}")
@@ -64,12 +65,22 @@ class ServerApi:
                 remedy="Is that the URL of an Intermission server of this version?",
             ) from e
 
+    def pages(self, shape: type[P], doing: str, path: str, **query: Any) -> Iterator[P]:
+        """The pages of a long list, one after the other."""
+        cursor: str | None = None
+        while True:
+            page = self.read(shape, doing, "GET", path, cursor=cursor, limit=PAGE, **query)
+            yield page
+            cursor = page.next
+            if cursor is None:
+                return
+
     def job(self, name: str) -> ServerJob:
         """The newest job of a source, or the one whose key begins with `name`."""
         source = str(as_location(name))
         found = self._job_page(source=source, limit=1).jobs
         if not found and _KEY.fullmatch(name):
-            found = self._job_page(key=name, limit=100).jobs
+            found = self._job_page(key=name, limit=2).jobs
         if len(found) != 1:
             raise no_such_job(name, len(found))
         return ServerJob(self, found[0])
@@ -78,14 +89,9 @@ class ServerApi:
         self, *, states: Collection[JobState] = (), pipeline: str | None = None
     ) -> Iterator[JobDocument]:
         """Every job, newest first."""
-        cursor: str | None = None
-        while True:
-            how = {"state": list(states), "pipeline": pipeline, "cursor": cursor}
-            page = self._job_page(**how, limit=PAGE)
+        how = {"state": list(states), "pipeline": pipeline}
+        for page in self.pages(JobPage, "listing jobs", "/jobs", **how):
             yield from page.jobs
-            cursor = page.next
-            if cursor is None:
-                return
 
     def _job_page(self, **query: Any) -> JobPage:
         return self.read(JobPage, "listing jobs", "GET", "/jobs", **query)
@@ -176,14 +182,9 @@ class ServerJob:
             raise UsageError(e.message, remedy=e.remedy) from e
 
     def tasks(self, states: Collection[TaskState] = ()) -> Iterator[TaskDocument]:
-        path, cursor = f"{self._path}/tasks", None
-        while True:
-            query: dict[str, Any] = {"state": list(states), "cursor": cursor, "limit": PAGE}
-            page = self._api.read(TaskPage, "listing tasks", "GET", path, **query)
+        path = f"{self._path}/tasks"
+        for page in self._api.pages(TaskPage, "listing tasks", path, state=list(states)):
             yield from page.tasks
-            cursor = page.next
-            if cursor is None:
-                return
 
     def groups(self) -> list[GroupDocument]:
         path = f"{self._path}/groups"
@@ -202,15 +203,10 @@ class ServerJob:
         return self._api.read(LogDocument, "reading the log", "GET", path, **asked)
 
     def events(self, after: int) -> Iterator[EventDocument]:
+        path = f"{self._path}/events"
         while True:
-            page = self._api.read(
-                EventPage,
-                "reading events",
-                "GET",
-                f"{self._path}/events",
-                after=after,
-                limit=PAGE,
-            )
+            how = {"after": after, "limit": PAGE}
+            page = self._api.read(EventPage, "reading events", "GET", path, **how)
             yield from page.events
             if not page.more:
                 return

@@ -16,7 +16,7 @@ from functools import cached_property
 from intermission.errors import NoPipeline, PipelineError
 from intermission.model import Job
 from intermission.pipeline.graph import Pipeline
-from intermission.pipeline.load import is_reference, load_all, names, resolve
+from intermission.pipeline.load import is_reference, load_all, load_one, names
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +40,7 @@ class Catalog:
         """The pipeline that somebody gives on a command line: by name, or where its code is."""
         if not is_reference(ref):
             return self.named(ref).pipeline
-        found = load_all(ref)
-        if len(found) != 1:
-            raise PipelineError(
-                f"{ref}: {len(found)} pipelines are defined there.",
-                remedy=f"Name one: {', '.join(sorted(found))}.",
-            )
-        ((at, pipeline),) = found.items()
+        at, pipeline = load_one(ref)
         self._given[pipeline.name] = Entry(at, pipeline)
         return pipeline
 
@@ -112,5 +106,4 @@ class Catalog:
         return found
 
     def _installed_as(self, name: str) -> Entry:
-        ((ref, pipeline),) = load_all(name).items()
-        return Entry(resolve(ref), pipeline)
+        return Entry(*load_one(name))

@@ -23,7 +23,7 @@ from intermission.model import (
     code_of,
     identity,
 )
-from intermission.pipeline.context import Context, is_output_name
+from intermission.pipeline.context import is_output_name
 from intermission.pipeline.hints import holds_set, list_item, type_name, without_none
 from intermission.pipeline.step import Step, encode_parameter
 
@@ -393,10 +393,6 @@ class Pipeline:
                 + (f"  [{params.strip()}]" if params else "")
             )
         return "\n".join(lines)
-
-    def context_param(self, step: str) -> str | None:
-        """The parameter of a step that wants a `Context`."""
-        return self.steps[step].parameter_of_type(Context)
 
 
 def _declared(entry: tuple[Any, Any]) -> str:

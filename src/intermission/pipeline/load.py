@@ -23,18 +23,18 @@ GROUP = "intermission.pipelines"
 
 def load(ref: str) -> Pipeline:
     """The pipeline a reference names. Runs the module's own code, and nothing else."""
-    module_name, _, attribute = ref.rpartition(":") if ":" in ref else (ref, "", "")
-    if module_name.endswith(".py"):
-        return _pick(_import_file(Path(module_name)), attribute, ref)
-    if ":" in ref:
-        return _pick(_import(lambda: importlib.import_module(module_name), ref), attribute, ref)
-    for entry in entry_points(group=GROUP, name=ref):
-        return _as_pipeline(_import(entry.load, ref), ref)
-    raise PipelineError(
-        f"there is no pipeline {ref!r}.",
-        remedy=f"Installed: {', '.join(names()) or 'none'}. A pipeline of your own is "
-        "path/to/file.py:name.",
-    )
+    return load_one(ref)[1]
+
+
+def load_one(ref: str) -> tuple[str, Pipeline]:
+    """The one pipeline that a reference names, after a reference that names it alone."""
+    found = load_all(ref)
+    if len(found) != 1:
+        raise PipelineError(
+            f"{ref}: {len(found)} pipelines are defined there.",
+            remedy=f"Name one: {', '.join(sorted(at.rpartition(':')[2] for at in found))}.",
+        )
+    return next(iter(found.items()))
 
 
 def load_all(ref: str) -> dict[str, Pipeline]:
@@ -42,17 +42,32 @@ def load_all(ref: str) -> dict[str, Pipeline]:
 
     A file, or a module with a colon and no name, stands for all that are defined there.
     """
+    if not is_reference(ref):
+        return {ref: _installed(ref)}
     path, _, attribute = ref.rpartition(":") if ":" in ref else (ref, "", "")
-    if attribute or not is_reference(ref):
-        return {resolve(ref): load(ref)}
     if path.endswith(".py"):
         module = _import_file(Path(path))
     else:
         module = _import(lambda: importlib.import_module(path), ref)
-    found = {resolve(f"{path}:{name}"): value for name, value in _pipelines(module).items()}
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
+    offer = f"It has: {', '.join(found)}." if found else "Define one: Pipeline(name, [steps])."
+    if attribute:
+        if not hasattr(module, attribute):
+            raise PipelineError(f"{ref}: the module has no {attribute!r}.", remedy=offer)
+        found = {attribute: _as_pipeline(getattr(module, attribute), ref)}
     if not found:
-        raise PipelineError(f"{ref}: no pipeline is defined there.", remedy=_offer(module))
-    return found
+        raise PipelineError(f"{ref}: 0 pipelines are defined there.", remedy=offer)
+    return {resolve(f"{path}:{name}"): value for name, value in found.items()}
+
+
+def _installed(name: str) -> Pipeline:
+    for entry in entry_points(group=GROUP, name=name):
+        return _as_pipeline(_import(entry.load, name), name)
+    raise PipelineError(
+        f"there is no pipeline {name!r}.",
+        remedy=f"Installed: {', '.join(names()) or 'none'}. A pipeline of your own is "
+        "path/to/file.py:name.",
+    )
 
 
 def is_reference(text: str) -> bool:
@@ -116,28 +131,6 @@ def _line_of(e: BaseException) -> str:
     if isinstance(e, SyntaxError) or not frames or frames[-1].filename.startswith("<"):
         return ""
     return f" (line {frames[-1].lineno} of {frames[-1].filename})"
-
-
-def _pick(module: ModuleType, attribute: str, ref: str) -> Pipeline:
-    if attribute:
-        if not hasattr(module, attribute):
-            raise PipelineError(f"{ref}: the module has no {attribute!r}.", remedy=_offer(module))
-        return _as_pipeline(getattr(module, attribute), ref)
-    found = _pipelines(module)
-    if len(found) != 1:
-        raise PipelineError(
-            f"{ref}: {len(found)} pipelines are defined there.", remedy=_offer(module)
-        )
-    return next(iter(found.values()))
-
-
-def _pipelines(module: ModuleType) -> dict[str, Pipeline]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
-
-
-def _offer(module: ModuleType) -> str:
-    found = _pipelines(module)
-    return f"It has: {', '.join(found)}." if found else "Define one: Pipeline(name, [steps])."
 
 
 def _as_pipeline(value: object, ref: str) -> Pipeline:

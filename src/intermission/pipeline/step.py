@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
@@ -21,56 +22,43 @@ from intermission.pipeline.file import Kept
 from intermission.pipeline.hints import list_item, type_name, yielded_item
 
 
+@dataclass(eq=False, repr=False)
 class Step:
-    """A function with a version. Call it like the function it wraps."""
+    """A function with a version. Call it like the function it wraps. See `step` for the options."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        version: int,
-        attempts: int,
-        timeout_s: float | None,
-        needs: str | None,
-        prefers: str | None,
-        concurrency: int | None,
-        retry_delays_s: tuple[float, ...] | None,
-        durable: bool,
-        on_error: Literal["fail", "skip"],
-        publish: str | None,
-        batch_by: tuple[str, ...],
-        groups: Groups | None,
-        entrypoints: bool,
-    ) -> None:
-        self.function = function
-        self.name = function.__name__
-        self.version = version
-        self.attempts = attempts
-        self.timeout_s = timeout_s
-        self.needs = needs
-        self.prefers = prefers
-        self.concurrency = concurrency
-        self.retry_delays_s = retry_delays_s
-        self.durable = durable
-        self.skippable = on_error == "skip"
-        self.publish = publish
-        self.batch_by = batch_by
-        self.groups = groups
-        self.entrypoints = entrypoints
-        counts = {"version": version, "attempts": attempts, "concurrency": concurrency}
-        for option, value in counts.items():
+    function: Callable[..., Any]
+    version: int
+    attempts: int
+    timeout_s: float | None
+    needs: str | None
+    prefers: str | None
+    concurrency: int | None
+    retry_delays_s: tuple[float, ...] | None
+    durable: bool
+    on_error: Literal["fail", "skip"]
+    publish: str | None
+    batch_by: tuple[str, ...]
+    groups: Groups | None
+    entrypoints: bool
+
+    def __post_init__(self) -> None:
+        self.name = self.function.__name__
+        self.skippable = self.on_error == "skip"
+        for option in ("version", "attempts", "concurrency"):
+            value = getattr(self, option)
             if value is not None and value < 1:
                 raise PipelineError(f"step {self.name}: {option} must be at least 1, not {value}.")
-        if timeout_s is not None and timeout_s <= 0:
-            raise PipelineError(f"step {self.name}: timeout_s must be above 0, not {timeout_s}.")
-        if on_error not in ("fail", "skip"):
+        if self.timeout_s is not None and self.timeout_s <= 0:
             raise PipelineError(
-                f"step {self.name}: on_error must be 'fail' or 'skip', not {on_error!r}."
+                f"step {self.name}: timeout_s must be above 0, not {self.timeout_s}."
             )
-
-        if publish is not None and not _is_template(publish):
+        if self.on_error not in ("fail", "skip"):
             raise PipelineError(
-                f"step {self.name}: {publish!r} cannot name published files.",
+                f"step {self.name}: on_error must be 'fail' or 'skip', not {self.on_error!r}."
+            )
+        if self.publish is not None and not _is_template(self.publish):
+            raise PipelineError(
+                f"step {self.name}: {self.publish!r} cannot name published files.",
                 remedy="Use a relative name that may hold {index}, {name}, {ext}, {stem} and "
                 "{version}, such as 'chunks/chunk_{index:04d}.txt'.",
             )
@@ -260,25 +248,22 @@ def step(
     They are published at the top, each in one step, so that what was there works until then.
     """
 
-    def wrap(function: Callable[..., Any]) -> Step:
-        return Step(
-            function,
-            version=version,
-            attempts=attempts,
-            timeout_s=timeout_s,
-            needs=needs,
-            prefers=prefers,
-            concurrency=concurrency,
-            retry_delays_s=retry_delays_s,
-            durable=durable,
-            on_error=on_error,
-            publish=publish,
-            batch_by=batch_by,
-            groups=groups,
-            entrypoints=entrypoints,
-        )
-
-    return wrap
+    return partial(
+        Step,
+        version=version,
+        attempts=attempts,
+        timeout_s=timeout_s,
+        needs=needs,
+        prefers=prefers,
+        concurrency=concurrency,
+        retry_delays_s=retry_delays_s,
+        durable=durable,
+        on_error=on_error,
+        publish=publish,
+        batch_by=batch_by,
+        groups=groups,
+        entrypoints=entrypoints,
+    )
 
 
 def encode_parameter(hint: Any, value: Any) -> str:

@@ -15,6 +15,7 @@ from intermission.errors import UsageError
 from intermission.operations.documents import FinishedDocument
 from intermission.operations.finish import DeferredTasks, NotWaiting, Outcome
 from intermission.pipeline.context import RESULT_NAME
+from intermission.web.api.outputs import IS_BYTES
 from intermission.web.problems import Problem, documented, kind_of
 from intermission.web.transfer import SHA256_HEADER, received
 
@@ -109,12 +110,7 @@ def deferred_router(fleet: Fleet) -> APIRouter:
                     "schema": {"type": "string"},
                 }
             ],
-            "requestBody": {
-                "required": True,
-                "content": {
-                    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
-                },
-            },
+            "requestBody": {"required": True, **IS_BYTES},
         },
     )
     async def upload(

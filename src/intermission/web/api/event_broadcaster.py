@@ -24,7 +24,7 @@ from starlette.types import Send
 from intermission.model import Event
 from intermission.operations.documents import EventDocument, GroupEventDocument
 from intermission.operations.fleet_api import ENDED
-from intermission.operations.rendition_progress import GroupNews, group_fields
+from intermission.operations.rendition_progress import GroupNews
 from intermission.services.event_log_reader import Ledger
 
 BUFFER_MAX_BYTES = 1024 * 1024
@@ -189,7 +189,7 @@ class GroupFrames:
         if groups.unread:
             groups.read_at_s = now_s + max(GROUPS_EVERY_S, GROUPS_REST * took_s)
         groups.unread = []
-        shapes = [GroupEventDocument(job=job_key, **group_fields(group)) for group in changed]
+        shapes = [GroupEventDocument(job=job_key, **group.model_dump()) for group in changed]
         return b"".join(
             f"event: group\ndata: {shape.model_dump_json()}\n\n".encode() for shape in shapes
         )

@@ -147,12 +147,8 @@ class EventStream(Response):
 
     def _read(self, after: int, upto: int) -> tuple[int, bytes]:
         """A page of the log: how far it goes, and what is in it for this watcher."""
-        events = self._fleet.ledger.events(after, limit=PAGE)
-        frames = b"".join(
-            frame(event)
-            for event in events
-            if event.seq <= upto and self._job_key in (None, event.job_key)
-        )
+        events = self._fleet.ledger.events(after, job=self._job_key, limit=PAGE)
+        frames = b"".join(frame(event) for event in events if event.seq <= upto)
         return (events[-1].seq if events else upto), frames
 
 

@@ -60,7 +60,7 @@ _TYPES = {
 """The same everywhere; a machine's own table may call a script by its name."""
 
 Name = Annotated[str, Path(max_length=1024, description="As the list of outputs has it.")]
-_IS_BYTES = {"content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}}}
+IS_BYTES = {"content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}}}
 
 
 class OutputDocument(BaseModel):
@@ -105,8 +105,8 @@ def outputs_router(fleet: Fleet) -> APIRouter:
         operation_id="getOutput",
         response_class=Response,
         responses={
-            200: {"description": "The file", **_IS_BYTES},
-            206: {"description": "The ranges that were asked for", **_IS_BYTES},
+            200: {"description": "The file", **IS_BYTES},
+            206: {"description": "The ranges that were asked for", **IS_BYTES},
             304: {"description": "The client has it"},
             **documented(400, 409, 416),
         },

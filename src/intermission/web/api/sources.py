@@ -14,8 +14,10 @@ from starlette.requests import ClientDisconnect
 
 from intermission.composition.uploads import NAME_MAX_BYTES, Uploads, checked_name
 from intermission.errors import AlreadyExists, EnvironmentFault, fault_from_os
+from intermission.web.api.outputs import IS_BYTES
 from intermission.web.api.submission_policy import UPLOAD_PREFIX
 from intermission.web.problems import Problem, documented
+from intermission.web.request_body import declared_bytes
 
 UPLOAD_MAX_BYTES = 1024**4
 _BLOCK_BYTES = 1024 * 1024
@@ -45,21 +47,15 @@ def sources_router(uploads: Uploads, *, upload_max_bytes: int = UPLOAD_MAX_BYTES
         status_code=201,
         responses={200: {"model": SourceDocument, "description": "It was there, with these bytes"}}
         | documented(400, 409, 413),
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {
-                    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
-                },
-            }
-        },
+        openapi_extra={"requestBody": {"required": True, **IS_BYTES}},
     )
     async def upload(
         name: Name, request: Request, response: Response, x_content_sha256: Sha256 = None
     ) -> SourceDocument:
         """Give the server a file. A name is given once: other bytes need another name."""
         checked_name(name)
-        _refuse_declared(request, upload_max_bytes)
+        if declared_bytes(request) > upload_max_bytes:
+            raise _too_large(upload_max_bytes)
         spooled = await to_thread.run_sync(uploads.spool)
         try:
             size_bytes, digest = await _receive(request.stream(), spooled, upload_max_bytes)
@@ -90,12 +86,6 @@ def _keep(uploads: Uploads, name: str, spooled: FilePath, digest: str) -> bool:
             raise
         return False
     return True
-
-
-def _refuse_declared(request: Request, max_bytes: int) -> None:
-    declared = request.headers.get("content-length", "0")
-    if declared.isascii() and declared.isdecimal() and int(declared[:20]) > max_bytes:
-        raise _too_large(max_bytes)
 
 
 def _too_large(max_bytes: int) -> Problem:
