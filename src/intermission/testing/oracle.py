@@ -275,11 +275,21 @@ class Oracle:
             taken = inputs_of(self._ledger, seen.job, lease)
             found = {param: tuple(outputs) for param, outputs in taken.items()}
             assert found == self._inputs(seen, row), f"wrong inputs for {row}"
-            self.given[place] = lease
-            self.served.pop(seen.shown.id, None)
-            self.served[seen.shown.id] = None
-            self.expires_s[lease.task_id] = self._clock.monotonic_s() + lease_ttl_s
-            self.deferred.discard(lease.task_id)
+            self._note_given(lease, lease_ttl_s)
+
+    def handed_over(self, leases: Iterable[Lease], lease_ttl_s: float) -> None:
+        """Leases came with the ends of others: what these left is seen only later."""
+        for lease in leases:
+            assert (lease.task_id, lease.fence) not in self.given, f"handed out twice: {lease}"
+            self._note_given(lease, lease_ttl_s)
+
+    def _note_given(self, lease: Lease, lease_ttl_s: float) -> None:
+        self.given[lease.task_id, lease.fence] = lease
+        job_id = self.jobs[lease.job_key].shown.id
+        self.served.pop(job_id, None)
+        self.served[job_id] = None
+        self.expires_s[lease.task_id] = self._clock.monotonic_s() + lease_ttl_s
+        self.deferred.discard(lease.task_id)
 
     def _inputs(self, seen: Seen, row: TaskRow) -> dict[str, tuple[Output | None, ...]]:
         return {

@@ -143,7 +143,8 @@ class Machine(RuleBasedStateMachine):
         self.prepared += done
         return done
 
-    def complete(self, batch: Sequence[Completion]) -> None:
+    def complete(self, batch: Sequence[Completion], worker: str | None = None) -> None:
+        """Completions arrive; with `worker`, it asks for what comes next in the same breath."""
         # A holder sends one result, if often: of two in one batch, nobody says which counts.
         first = {(done.task_id, done.fence): done for done in reversed(batch)}
         batch = [done for done in batch if first[done.task_id, done.fence] == done]
@@ -166,9 +167,20 @@ class Machine(RuleBasedStateMachine):
                 accepted.setdefault(place, done)
             again = row is not None and (row.fence, row.state) == (done.fence, TaskState.DONE)
             expected.append(held or again)
-        with self.change(*self.jobs_of(done.task_id for done in batch)):
+        jobs = self.jobs_of(done.task_id for done in batch)
+        leases: list[Lease] = []
+        with self.change(*jobs):
             self.oracle.accepted = accepted
-            assert self.ledger.complete(batch) == expected
+            if worker is None:
+                assert self.ledger.complete(batch) == expected
+            else:
+                how = {"lease_ttl_s": TTL_S, "offers": [CAN]}
+                answers, leases = self.ledger.hand_over(batch, worker, 2, **how)
+                assert answers == expected
+                self.oracle.handed_over(leases, TTL_S)
+        self.leases += leases
+        assert {lease.job_key for lease in leases} <= jobs
+        assert all(self.oracle.rows[lease.task_id].worker == worker for lease in leases)
 
     def is_plan(self, done: Lease | Completion) -> bool:
         seen = self.oracle.job_of(done.task_id)

@@ -52,6 +52,12 @@ class Workers(Machine):
         """Workers finish and say so at once."""
         self.complete(self.completions(self.pick_some(some), count))
 
+    @step(worker=picks, some=several, count=st.integers(0, 3))
+    def hand_over(self, worker: int, some: list[int], count: int) -> None:
+        """A worker finishes, and goes on with what comes next."""
+        done = self.completions(self.pick_some(some), count)
+        self.complete(done, WORKERS[worker % 3])
+
     @step(pick=picks, count=st.integers(0, 3))
     def adopt(self, pick: int, count: int) -> None:
         """Somebody finds a receipt: the task is done, if nobody has it; now or a little later."""
