@@ -6,9 +6,7 @@ what must not wait for other workers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from intermission.model import Completion, JobState, TaskState
@@ -189,16 +187,6 @@ class Database(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def statements(package: str) -> dict[str, str]:
-    """The statements of a package's `queries.sql` by name; `{name}` stands for another's text."""
-    text = files(package).joinpath("queries.sql").read_text()
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    known: dict[str, str] = {}
-    for name, sql in zip(parts[1::2], parts[2::2], strict=True):
-        known[name] = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], sql.strip())
-    return known
 
 
 def spans_of(numbers: Collection[int]) -> list[Span]:

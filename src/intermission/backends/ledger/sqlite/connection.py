@@ -18,12 +18,12 @@ from typing import Any
 
 import apsw
 
-from intermission.backends.ledger.sql.database import statements
+from intermission.backends.ledger.sql.statements import for_sqlite, statements
 from intermission.errors import LedgerCorrupt, LedgerError, LedgerTooNew, fault_from_os
 from intermission.model import JOB_TRANSITIONS, TRANSITIONS
 
 _PACKAGE = "intermission.backends.ledger.sqlite"
-SQL = statements(_PACKAGE)
+SQL = statements(_PACKAGE, for_sqlite)
 APPLICATION_ID = 0x494E544D  # "INTM"
 BUSY_TIMEOUT_MS = 5000
 STATEMENTS = 400

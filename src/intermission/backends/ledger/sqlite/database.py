@@ -165,7 +165,7 @@ class SqliteDatabase:
             rows: list[Row] = []
             for job_id, step, room, since_ms in group:
                 where = {"job": job_id, "step": step, "room": room, "since_ms": since_ms}
-                rows += self.rows("claimable", host=host, **where)
+                rows += self.rows("pick", host=host, **where)
             picked += sorted(rows)[: count - len(picked)]
             if len(picked) >= count:
                 break
@@ -256,7 +256,9 @@ class SqliteDatabase:
             rows = [
                 row
                 for state in states or (None,)
-                for row in self.connection.execute(SQL[name], values | {"state": state})
+                for row in self.connection.execute(
+                    SQL[name], values | {"state": state, "states": state and as_json([state])}
+                )
             ]
         return sorted(rows, reverse=True)  # by id, which no two have
 
@@ -273,7 +275,7 @@ class SqliteDatabase:
             # Spelt as the partial indices spell it, or they would not be used.
             terms = (f"t.state = '{state}'" for state in TaskState if state in states)
             where += f" AND ({' OR '.join(terms)})"
-        sql = f"{SQL['task_columns']} FROM tasks AS t {index} WHERE {where} ORDER BY {order}"
+        sql = f"SELECT {SQL['task_columns']} FROM tasks AS t {index} WHERE {where} ORDER BY {order}"
         now = {"now_ms": self._clock.now_ms(), "now_s": self._clock.monotonic_s()}
         values = {"job": job_id, "step": step, "after": after, "limit": limit} | now
         with translated(self.path):

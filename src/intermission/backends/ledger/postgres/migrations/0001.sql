@@ -66,7 +66,7 @@ CREATE INDEX ready_retries ON intermission.ready (due_s) WHERE parked = 1;
 CREATE INDEX ready_begins ON intermission.ready (begin_ms) WHERE parked = 2;
 
 CREATE TABLE intermission.limits (
-    name       text PRIMARY KEY, -- job:KEY, pipeline:NAME or label:NAME
+    name       text COLLATE "C" PRIMARY KEY, -- job:KEY, pipeline:NAME or label:NAME
     running    integer,
     per_minute double precision,
     paused     boolean NOT NULL,

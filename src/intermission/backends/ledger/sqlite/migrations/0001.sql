@@ -28,7 +28,7 @@ CREATE INDEX jobs_active ON jobs (id) WHERE state IN ('pending', 'running', 'dra
 
 -- For lists in pages, newest first: an index ends with the id, so a page is a walk along one of
 -- these. They have expressions that no claim has, so that none is ever planned along them.
-CREATE INDEX jobs_of_source ON jobs (source);
+CREATE INDEX jobs_of_source ON jobs (source, id + 0);
 CREATE INDEX jobs_in_state ON jobs (state || '');
 CREATE INDEX jobs_of_pipeline ON jobs (pipeline || '', state || '');
 
