@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from intermission.model import Completion, JobState, TaskState
+from intermission.model import Completion, JobState, TaskState, canonical
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -187,6 +187,14 @@ class Database(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def receipt_of(done: Completion) -> tuple[str | None, str | None]:
+    """The key that a task's receipt was written under and the files it names, as they are kept."""
+    if done.receipt is None:
+        return None, None
+    refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in done.receipt.files]
+    return done.receipt.task_key, canonical(refs) if refs else None
 
 
 def spans_of(numbers: Collection[int]) -> list[Span]:

@@ -254,20 +254,31 @@ RETURNING id;
 
 -- name: cancel_hopeless
 -- A task whose input has stopped will never end well, whatever it does now. If the input is a gap,
--- so is this; a gap that also lacks another input is one no longer.
+-- so is this; a gap that also lacks another input is one no longer. `at` is the one chunk that is
+-- concerned, NULL for every task of the step. A fan-in goes ahead without its gaps.
+WITH stopped_inputs (job_id, step, at, gap, message) AS NOT MATERIALIZED (
+    SELECT e.job_id, e.step, CASE e.kind WHEN 'same' THEN t.idx END, t.gap,
+        CASE t.state WHEN 'failed'
+        THEN s.name || CASE WHEN t.chunk IS NULL THEN '' ELSE '[' || t.idx || ']' END || ' failed'
+        ELSE t.message END
+    FROM intermission.edges AS e
+    JOIN intermission.tasks AS t ON t.job_id = e.job_id AND {stopped}
+        AND (t.step = e.upstream AND NOT (e.kind = 'all' AND t.gap) OR t.step = e.plan)
+    JOIN intermission.steps AS s ON s.job_id = t.job_id AND s.no = t.step
+)
 UPDATE intermission.tasks AS t SET state = 'cancelled', code = 'input-stopped', refusals = 0,
     worker = NULL, lease_s = NULL, token = NULL, updated_ms = :now_ms,
     gap = NOT EXISTS (
-        SELECT 1 FROM intermission.stopped_inputs AS i WHERE i.job_id = t.job_id
+        SELECT 1 FROM stopped_inputs AS i WHERE i.job_id = t.job_id
         AND i.step = t.step AND NOT i.gap AND (i.at IS NULL OR i.at = t.idx)),
     message = (
-        SELECT i.message FROM intermission.stopped_inputs AS i
+        SELECT i.message FROM stopped_inputs AS i
         WHERE i.job_id = t.job_id AND i.step = t.step AND (i.at IS NULL OR i.at = t.idx)
         ORDER BY i.gap LIMIT 1)
 WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
   AND (t.state NOT IN ('done', 'failed', 'cancelled') OR t.state = 'cancelled' AND t.gap)
   AND EXISTS (
-    SELECT 1 FROM intermission.stopped_inputs AS i
+    SELECT 1 FROM stopped_inputs AS i
     WHERE i.job_id = t.job_id AND i.step = t.step AND (i.at IS NULL OR i.at = t.idx));
 
 -- name: cancel_all
@@ -357,10 +368,12 @@ WHERE (t.job_id, t.step) = (
 ORDER BY t.idx LIMIT :limit;
 
 -- name: task_columns
+-- The fields of a `TaskRow`.
 t.id, t.step, t.idx, t.key, t.chunk, t.state, t.attempts, t.fence, t.worker, t.progress, t.error,
-t.message, t.adopted, t.started_ms, t.ended_ms, t.code, t.lost, t.refusals,
-CASE WHEN t.state = 'retrying' AND t.ready_s > {now_s}
-THEN {now_ms} + CAST((t.ready_s - {now_s}) * 1000 AS bigint) END
+    t.message, t.adopted, t.started_ms, t.ended_ms,
+    CASE WHEN t.state = 'retrying' AND t.ready_s > {now_s}
+    THEN {now_ms} + CAST((t.ready_s - {now_s}) * 1000 AS bigint) END,
+    t.code, t.lost, t.refusals
 
 -- name: receipts
 SELECT {task_columns}, coalesce(t.receipt, t.key), t.result, t.files

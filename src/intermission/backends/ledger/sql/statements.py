@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
 
 _ROWS = re.compile(r"ROWS\(:(\w+), ([^)]+)\) AS (\w+)")
@@ -26,6 +27,16 @@ def statements(package: str, spelt: Callable[[str], str]) -> dict[str, str]:
         return re.sub(r"\{(\w+)\}", lambda found: whole(found[1]), texts[name].strip())
 
     return {name: spelt(whole(name)) for name in texts}
+
+
+@cache
+def migrations(package: str) -> list[tuple[int, str]]:
+    """(version, statements) of every migration of a package, in order."""
+    return sorted(
+        (int(entry.name[:4]), entry.read_text())
+        for entry in files(package).joinpath("migrations").iterdir()
+        if entry.name.endswith(".sql")
+    )
 
 
 def for_postgres(sql: str) -> str:

@@ -27,10 +27,11 @@ from intermission.backends.ledger.sql.database import (
     Span,
     Taker,
     Wanted,
+    receipt_of,
     spans_of,
 )
 from intermission.backends.ledger.sqlite.connection import SQL, connect, transaction, translated
-from intermission.model import CLAIMABLE, HELD, Completion, JobState, Receipt, TaskState
+from intermission.model import CLAIMABLE, HELD, Completion, JobState, TaskState
 from intermission.ports.clock import Clock, SystemClock
 
 T = TypeVar("T")
@@ -246,7 +247,7 @@ class SqliteDatabase:
             for first, last in spans_of([one.task_id for one in done]):
                 self.rows("complete_alike", result=done[0].result, first=first, last=last)
             return
-        rows = ((one.task_id, one.result, *_receipt(one.receipt), one.adopted) for one in done)
+        rows = ((one.task_id, one.result, *receipt_of(one), one.adopted) for one in done)
         self._each("complete", rows, self.now_ms)
 
     def job_rows(self, name: str, states: Collection[JobState], **values: Any) -> list[Row]:
@@ -330,11 +331,3 @@ class SqliteDatabase:
             values = {"n": len(ids), "tasks": ids, "now": now, "job": job_id, "step": step}
             values |= {"was": was, "fence": fence, "worker": by or worker, "message": message}
             self.rows("insert_events", **values)
-
-
-def _receipt(receipt: Receipt | None) -> tuple[str | None, str | None]:
-    """A receipt's key and the files it names, as they are stored."""
-    if receipt is None:
-        return None, None
-    refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files]
-    return receipt.task_key, as_json(refs) if refs else None

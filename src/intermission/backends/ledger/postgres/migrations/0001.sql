@@ -176,18 +176,6 @@ CREATE TABLE intermission.refusals (
     PRIMARY KEY (task_id, host)
 );
 
--- What a step waits for in vain: inputs that failed or were cancelled. `at` is the one chunk
--- that is concerned, NULL for every task of the step. A fan-in goes ahead without its gaps.
-CREATE VIEW intermission.stopped_inputs AS
-SELECT e.job_id, e.step, CASE e.kind WHEN 'same' THEN u.idx END AS at, u.gap,
-       CASE u.state WHEN 'failed'
-       THEN s.name || CASE WHEN u.chunk IS NULL THEN '' ELSE '[' || u.idx || ']' END || ' failed'
-       ELSE u.message END AS message
-FROM intermission.edges AS e
-JOIN intermission.tasks AS u ON u.job_id = e.job_id AND u.state IN ('failed', 'cancelled')
-    AND (u.step = e.upstream AND NOT (e.kind = 'all' AND u.gap) OR u.step = e.plan)
-JOIN intermission.steps AS s ON s.job_id = u.job_id AND s.no = u.step;
-
 -- How many tasks of a step are in a state, as changes to be added up: for display alone, never
 -- for a decision. One row per step and state would make every claim of a job wait for the last.
 CREATE TABLE intermission.counts (
