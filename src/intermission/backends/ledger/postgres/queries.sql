@@ -30,6 +30,13 @@ t.state IN ('leased', 'running')
 -- name: stopped
 t.state IN ('failed', 'cancelled')
 
+-- name: any_of_step
+-- In the order of the indices of states, so that the first is looked up in one of these.
+ORDER BY t.id + 0 LIMIT 1
+
+-- name: any_of_job
+ORDER BY t.step, t.id + 0 LIMIT 1
+
 -- name: lock_jobs_of_tasks
 SELECT id, revision FROM intermission.jobs
 WHERE id = ANY(ARRAY(
@@ -98,9 +105,9 @@ j.id, j.revision, j.state, r.step, r.class, r.is_waiting,
     ('pipeline:' || c.pipeline, 'label:' || c.needs, 'label:' || c.prefers))
 
 -- name: openings
--- Ready steps in the order in which they are served: of each class that has any, one looked up after
--- the other, the first ones, and of all these the first. What it costs depends on what there is, not
--- on how many jobs or classes there are.
+-- Ready steps in the order in which they are served: of each class that has any, one looked up
+-- after the other, the first ones, and of all these the first. What it costs depends on what there
+-- is, not on how many jobs or classes there are.
 WITH RECURSIVE busy (id) AS (
     (SELECT class FROM intermission.ready WHERE parked = 0 ORDER BY class LIMIT 1)
     UNION ALL
@@ -271,55 +278,10 @@ WHERE t.id = e.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = e.f
     THEN {claimable} ELSE t.state IN ('leased', 'running', 'abandoned') END
 RETURNING t.id, t.fence, t.job_id, t.step, t.idx;
 
--- name: waits
--- The one rule for when a task may not start yet; every path that ends a task asks it again. Each
--- question is about a few rows of one job: asked with LIMIT 1, it cannot be made a join with all.
-(SELECT 1 FROM intermission.edges AS e WHERE e.job_id = t.job_id AND e.step = t.step
-    AND CASE e.kind
-    WHEN 'one' THEN (
-        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
-        AND u.idx = 0 AND u.state = 'done' LIMIT 1) IS NULL
-    WHEN 'same' THEN (
-        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
-        AND u.idx = t.idx AND u.state = 'done' LIMIT 1) IS NULL
-    ELSE coalesce((
-        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
-        AND u.state = 'blocked' ORDER BY u.idx LIMIT 1
-      ), (
-        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
-        AND u.state IN ('pending', 'retrying', 'abandoned', 'corrupt') ORDER BY u.id + 0 LIMIT 1
-      ), (
-        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
-        AND u.state IN ('leased', 'running') ORDER BY u.id + 0 LIMIT 1
-      ), (
-        SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
-        AND u.state IN ('failed', 'cancelled') AND NOT u.gap ORDER BY u.id + 0 LIMIT 1
-      )) IS NOT NULL
-      OR (
-        SELECT 1 FROM intermission.tasks AS p WHERE p.job_id = t.job_id AND p.step = e.plan
-        AND p.idx = 0 AND p.state = 'done' LIMIT 1) IS NULL
-    END
-    LIMIT 1) IS NOT NULL
-
--- name: unfinished
--- Whether anything of a job is left to do.
-coalesce((
-    SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = j.id
-    AND u.state = 'blocked' ORDER BY u.step, u.idx LIMIT 1
-  ), (
-    SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = j.id
-    AND u.state IN ('pending', 'retrying', 'abandoned', 'corrupt')
-    ORDER BY u.step, u.id + 0 LIMIT 1
-  ), (
-    SELECT 1 FROM intermission.tasks AS u WHERE u.job_id = j.id
-    AND u.state IN ('leased', 'running') ORDER BY u.step, u.id + 0 LIMIT 1
-  )) IS NOT NULL
-
 -- name: unsettled
--- Active jobs that were left behind: a task of theirs could start or be claimed, or nothing
--- is left to do. Of a
--- step's blocked tasks the first is looked at. All wait for the same, except chunk by chunk: and
--- there, one that was missed becomes the first once those before it are done.
+-- Active jobs that were left behind: a task of theirs could start or be claimed, or nothing is left
+-- to do. Of a step's blocked tasks the first is looked at. All wait for the same, except chunk by
+-- chunk: and there, one that was missed becomes the first once those before it are done.
 SELECT j.id FROM intermission.jobs AS j
 WHERE j.id = ANY(:jobs::bigint[]) AND j.state IN ('pending', 'running', 'draining') AND (
     NOT ({unfinished})
@@ -328,24 +290,17 @@ WHERE j.id = ANY(:jobs::bigint[]) AND j.state IN ('pending', 'running', 'drainin
             SELECT b.job_id, b.step, b.idx FROM intermission.tasks AS b
             WHERE b.job_id = j.id AND b.step = s.no AND b.state = 'blocked'
             ORDER BY b.idx LIMIT 1
-        ) AS t
+        ) AS w
         WHERE s.job_id = j.id AND NOT ({waits})
         LIMIT 1) IS NOT NULL
     OR (SELECT 1 FROM intermission.steps AS s
         CROSS JOIN LATERAL (
             SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = j.id AND t.step = s.no
-            AND {claimable}
-            ORDER BY t.id + 0 LIMIT 1
+            AND {claimable} {any_of_step}
         ) AS claimable
         WHERE s.job_id = j.id AND NOT EXISTS (
             SELECT 1 FROM intermission.ready AS r WHERE r.job_id = j.id AND r.step = s.no)
         LIMIT 1) IS NOT NULL);
-
--- name: any_stopped
-SELECT (
-    SELECT 1 FROM intermission.tasks WHERE job_id = :job AND state IN ('failed', 'cancelled')
-    ORDER BY step, id + 0 LIMIT 1
-) IS NOT NULL;
 
 -- name: lock_claimable
 -- Waits for claims under way, and keeps others from starting.
@@ -356,10 +311,8 @@ SELECT count(*) FROM (
 ) AS locked;
 
 -- name: any_held
-SELECT (
-    SELECT 1 FROM intermission.tasks WHERE job_id = :job AND state IN ('leased', 'running')
-    ORDER BY step, id + 0 LIMIT 1
-) IS NOT NULL;
+SELECT (SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = :job AND {held} {any_of_job})
+IS NOT NULL;
 
 -- name: forget
 WITH gone AS (DELETE FROM intermission.tasks WHERE job_id = :job)
@@ -374,7 +327,8 @@ DELETE FROM intermission.events WHERE job_id = :job;
 -- Many small changes become one row per step and state. Whoever holds the job's row may do it:
 -- changes that others are adding meanwhile are not seen here, and stay.
 WITH gone AS (
-    DELETE FROM intermission.counts WHERE job_id = ANY(:jobs::bigint[]) RETURNING job_id, step, state, n
+    DELETE FROM intermission.counts WHERE job_id = ANY(:jobs::bigint[])
+    RETURNING job_id, step, state, n
 )
 INSERT INTO intermission.counts (job_id, step, state, n)
 SELECT job_id, step, state, sum(n) FROM gone GROUP BY job_id, step, state HAVING sum(n) <> 0;

@@ -224,17 +224,68 @@ SET state = CASE WHEN g.is_last THEN 'failed' ELSE 'abandoned' END,
 FROM gone AS g WHERE tasks.id = g.id
 RETURNING job_id, step, idx, state;
 
+-- name: waits
+-- The one rule for when a task may not start yet; every path that ends a task asks it again. Each
+-- question is about a few rows of one job: asked with LIMIT 1, PostgreSQL cannot make it a join
+-- with all.
+(SELECT 1 FROM intermission.edges AS e WHERE e.job_id = w.job_id AND e.step = w.step
+    AND CASE e.kind
+    WHEN 'one' THEN (
+        SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = w.job_id AND t.step = e.upstream
+        AND t.idx = 0 AND t.state = 'done' LIMIT 1) IS NULL
+    WHEN 'same' THEN (
+        SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = w.job_id AND t.step = e.upstream
+        AND t.idx = w.idx AND t.state = 'done' LIMIT 1) IS NULL
+    ELSE coalesce((
+        SELECT 1 FROM intermission.tasks AS t INDEXED BY tasks_blocked
+        WHERE t.job_id = w.job_id AND t.step = e.upstream AND t.state = 'blocked'
+        ORDER BY t.idx LIMIT 1
+      ), (
+        SELECT 1 FROM intermission.tasks AS t INDEXED BY tasks_claimable
+        WHERE t.job_id = w.job_id AND t.step = e.upstream AND {claimable} {any_of_step}
+      ), (
+        SELECT 1 FROM intermission.tasks AS t INDEXED BY tasks_held
+        WHERE t.job_id = w.job_id AND t.step = e.upstream AND {held} {any_of_step}
+      ), (
+        SELECT 1 FROM intermission.tasks AS t INDEXED BY tasks_stopped
+        WHERE t.job_id = w.job_id AND t.step = e.upstream AND {stopped} AND NOT t.gap {any_of_step}
+      )) IS NOT NULL
+      OR (
+        SELECT 1 FROM intermission.tasks AS t WHERE t.job_id = w.job_id AND t.step = e.plan
+        AND t.idx = 0 AND t.state = 'done' LIMIT 1) IS NULL
+    END
+    LIMIT 1) IS NOT NULL
+
+-- name: unfinished
+-- Whether anything of a job is left to do.
+coalesce((
+    SELECT 1 FROM intermission.tasks AS t INDEXED BY tasks_blocked
+    WHERE t.job_id = j.id AND t.state = 'blocked' ORDER BY t.step, t.idx LIMIT 1
+  ), (
+    SELECT 1 FROM intermission.tasks AS t INDEXED BY tasks_claimable
+    WHERE t.job_id = j.id AND {claimable} {any_of_job}
+  ), (
+    SELECT 1 FROM intermission.tasks AS t INDEXED BY tasks_held
+    WHERE t.job_id = j.id AND {held} {any_of_job}
+  )) IS NOT NULL
+
+-- name: any_stopped
+SELECT (
+    SELECT 1 FROM intermission.tasks AS t INDEXED BY tasks_stopped
+    WHERE t.job_id = :job AND {stopped} {any_of_job}
+) IS NOT NULL;
+
 -- name: unblock
-UPDATE intermission.tasks AS t SET state = 'pending', ready_s = 0, updated_ms = :now_ms
-FROM ROWS(:places, job bigint, no integer, first integer, last integer) AS w
-WHERE t.job_id = w.job AND t.step = w.no AND t.idx BETWEEN w.first AND w.last
-  AND t.state = 'blocked' AND NOT ({waits})
+UPDATE intermission.tasks AS w SET state = 'pending', ready_s = 0, updated_ms = :now_ms
+FROM ROWS(:places, job bigint, no integer, first integer, last integer) AS p
+WHERE w.job_id = p.job AND w.step = p.no AND w.idx BETWEEN p.first AND p.last
+  AND w.state = 'blocked' AND NOT ({waits})
 RETURNING id;
 
 -- name: satisfied
 -- Whether a step without 'same' edges could start now.
 SELECT NOT ({waits})
-FROM (SELECT :job::bigint AS job_id, :step::integer AS step, 0 AS idx) AS t;
+FROM (SELECT :job::bigint AS job_id, :step::integer AS step, 0 AS idx) AS w;
 
 -- name: to_sweep
 -- A few active jobs, each time the next ones.
@@ -320,10 +371,10 @@ RETURNING id;
 -- name: send_back
 -- Tasks that wait again, because an input is not done any more.
 WITH locked AS MATERIALIZED (
-    SELECT t.id FROM intermission.tasks AS t
-    WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
-      AND t.state <> 'blocked' AND ({waits})
-    ORDER BY t.id FOR NO KEY UPDATE
+    SELECT w.id FROM intermission.tasks AS w
+    WHERE w.job_id = :job AND w.step = :step AND w.idx BETWEEN :first AND :last
+      AND w.state <> 'blocked' AND ({waits})
+    ORDER BY w.id FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t SET state = 'blocked', code = NULL, message = NULL, {afresh}
 WHERE id = ANY(ARRAY(SELECT id FROM locked))

@@ -12,14 +12,16 @@ from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 
+_SHARED = "intermission.backends.ledger.sql"
 _ROWS = re.compile(r"ROWS\(:(\w+), ([^)]+)\) AS (\w+)")
 
 
 def statements(package: str, spelt: Callable[[str], str]) -> dict[str, str]:
     """The statements for all databases and those of a package, as one database spells them."""
     texts: dict[str, str] = {}
-    for where in (__package__, package):
+    for where in (_SHARED, package):
         text = files(where).joinpath("queries.sql").read_text()
+        text = re.sub(r"^ *-- (?!name: ).*\n", "", text, flags=re.MULTILINE)
         parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
         texts.update(zip(parts[1::2], parts[2::2], strict=True))
 

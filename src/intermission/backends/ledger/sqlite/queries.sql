@@ -14,29 +14,12 @@
 -- name: stopped
 (t.state = 'failed' OR t.state = 'cancelled')
 
--- name: unfinished
--- Whether anything of a job is left to do.
-EXISTS (SELECT 1 FROM unfinished AS u WHERE u.job_id = j.id)
+-- name: any_of_step
+-- The index is named where it is asked: any of its tasks is as good.
+LIMIT 1
 
--- name: waits
--- The one rule for when a task may not start yet; every path that ends a task asks it again.
-EXISTS (
-    SELECT 1 FROM edges AS e WHERE e.job_id = t.job_id AND e.step = t.step AND CASE e.kind
-    WHEN 'one' THEN NOT EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
-        AND u.idx = 0 AND u.state = 'done')
-    WHEN 'same' THEN NOT EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
-        AND u.idx = t.idx AND u.state = 'done')
-    ELSE EXISTS (
-        SELECT 1 FROM unfinished AS u WHERE u.job_id = t.job_id AND u.step = e.upstream)
-      OR EXISTS (
-        SELECT 1 FROM tasks AS u WHERE u.job_id = t.job_id AND u.step = e.upstream
-        AND (u.state = 'failed' OR u.state = 'cancelled') AND NOT u.gap)
-      OR NOT EXISTS (
-        SELECT 1 FROM tasks AS p WHERE p.job_id = t.job_id AND p.step = e.plan
-        AND p.idx = 0 AND p.state = 'done')
-    END)
+-- name: any_of_job
+LIMIT 1
 
 -- name: watch_tasks
 -- No statement can forget its events, but the two that run for every task, `claim` and
@@ -239,22 +222,19 @@ WHERE id BETWEEN :first AND :last;
 SELECT j.id FROM jobs AS j
 WHERE j.id IN (SELECT value FROM json_each(:jobs))
   AND j.state IN ('pending', 'running', 'draining') AND (
-    NOT {unfinished}
+    NOT ({unfinished})
     OR EXISTS (
         SELECT 1 FROM steps AS s
-        CROSS JOIN tasks AS t ON t.job_id = s.job_id AND t.step = s.no AND t.idx = (
+        CROSS JOIN tasks AS w ON w.job_id = s.job_id AND w.step = s.no AND w.idx = (
             SELECT min(b.idx) FROM tasks AS b
             WHERE b.job_id = s.job_id AND b.step = s.no AND b.state = 'blocked')
-        WHERE s.job_id = j.id AND NOT {waits})
+        WHERE s.job_id = j.id AND NOT ({waits}))
     OR EXISTS (
         SELECT 1 FROM steps AS s WHERE s.job_id = j.id
         AND NOT EXISTS (SELECT 1 FROM ready AS r WHERE r.job_id = j.id AND r.step = s.no)
         AND EXISTS (
             SELECT 1 FROM tasks AS t WHERE t.job_id = j.id AND t.step = s.no
             AND {claimable})));
-
--- name: any_stopped
-SELECT EXISTS (SELECT 1 FROM tasks AS t WHERE t.job_id = :job AND {stopped});
 
 -- name: events_settled
 -- What is committed is in order.
@@ -277,8 +257,8 @@ WHERE e.seq > :after AND e.seq - e.n + 1 + coalesce(i.key, 0) > :after
 {told} AND e.job_id = :job ORDER BY e.seq, i.key LIMIT :limit;
 
 -- name: delete_job
--- With its steps, edges and counts; and at once what could still change, because whoever had a lease
--- of it might give a sign of life.
+-- With its steps, edges and counts; and at once what could still change, because whoever had a
+-- lease of it might give a sign of life.
 DELETE FROM jobs WHERE id = :job
 AND NOT EXISTS (
     SELECT 1 FROM tasks AS t WHERE t.job_id = :job AND {held});

@@ -176,14 +176,6 @@ CREATE TRIGGER refusals_go AFTER DELETE ON tasks WHEN old.refusals > 0 BEGIN
     DELETE FROM refusals WHERE task_id = old.id;
 END;
 
-CREATE VIEW unfinished (job_id, step) AS
-SELECT job_id, step FROM tasks INDEXED BY tasks_blocked WHERE state = 'blocked'
-UNION ALL
-SELECT job_id, step FROM tasks INDEXED BY tasks_claimable
-WHERE state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt'
-UNION ALL
-SELECT job_id, step FROM tasks INDEXED BY tasks_held WHERE state = 'leased' OR state = 'running';
-
 -- How many tasks of a step are in a state: for display alone, never for a decision. Every
 -- transaction that changed tasks ends by adding up the events it made.
 CREATE TABLE counts (
