@@ -5,9 +5,9 @@
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 SELECT set_config('idle_in_transaction_session_timeout', '10s', true),
        set_config('lock_timeout', '5s', true);
-WITH last AS (DELETE FROM intermission.changes WHERE token = %(previous)s)
+WITH last AS (DELETE FROM intermission.changes WHERE token = :previous)
 INSERT INTO intermission.changes (token, at_s)
-VALUES (%(token)s, extract(epoch FROM clock_timestamp()))
+VALUES (:token, extract(epoch FROM clock_timestamp()))
 ON CONFLICT DO NOTHING
 RETURNING at_s;
 
@@ -42,16 +42,6 @@ SELECT id, revision FROM intermission.jobs
 WHERE id = ANY(ARRAY(
     SELECT DISTINCT job_id FROM intermission.tasks WHERE id = ANY(:ids::bigint[])))
 ORDER BY id FOR NO KEY UPDATE;
-
--- name: insert_steps
-WITH edges AS (
-    INSERT INTO intermission.edges (job_id, step, upstream, kind, plan)
-    SELECT :job, * FROM {edge_rows}
-    ON CONFLICT DO NOTHING
-)
-INSERT INTO intermission.steps
-    (job_id, no, class, name, attempts, needs, prefers, concurrency, gap)
-SELECT :job, * FROM {step_rows};
 
 -- name: insert_tasks
 -- A task that is there under the same key stays; under another key it starts afresh.
@@ -94,7 +84,7 @@ WHERE r.job_id = due.job_id AND r.step = due.step;
 -- name: found
 j.id, j.revision, j.state, r.step, r.class, r.is_waiting,
     EXISTS (SELECT 1 FROM intermission.limits),
-    CASE WHEN j.id <> ALL(%(known)s::bigint[]) THEN j.spec END, {any_due}
+    CASE WHEN j.id <> ALL(:known::bigint[]) THEN j.spec END, {any_due}
 
 -- name: fitting_classes
 -- What this worker can run, and nobody paused.

@@ -75,7 +75,8 @@ class SqlLedger(Reads):
             self._update_limits(job)
             return False
         ((id,),) = rows
-        self._db.later("insert_steps", job=id, steps=self._step_rows(job), edges=_edge_rows(job))
+        self._db.later("insert_steps", job=id, steps=self._step_rows(job))
+        self._db.later("insert_edges", job=id, edges=_edge_rows(job))
         self._specs.keep(id, 0, spec)
         self._graph.add_first(id, tasks)
         if not tasks:

@@ -32,8 +32,16 @@ UPDATE intermission.jobs SET spec = :spec, revision = revision + 1 WHERE id = :j
 ROWS(:steps, no integer, class integer, name text, attempts integer, needs text, prefers text,
     concurrency integer, gap boolean) AS n
 
--- name: edge_rows
-ROWS(:edges, step integer, upstream integer, kind text, plan integer) AS e
+-- name: insert_steps
+INSERT INTO intermission.steps
+    (job_id, no, class, name, attempts, needs, prefers, concurrency, gap)
+SELECT :job, * FROM {step_rows};
+
+-- name: insert_edges
+INSERT INTO intermission.edges (job_id, step, upstream, kind, plan)
+SELECT :job, * FROM ROWS(:edges, step integer, upstream integer, kind text, plan integer) AS e
+WHERE true
+ON CONFLICT DO NOTHING;
 
 -- name: update_steps
 UPDATE intermission.steps AS s

@@ -60,13 +60,6 @@ WITH RECURSIVE found (id) AS (
 )
 SELECT c.id, c.code, c.pipeline, c.needs, c.prefers FROM found CROSS JOIN classes AS c USING (id);
 
--- name: insert_steps
-INSERT INTO steps (job_id, no, class, name, attempts, needs, prefers, concurrency, gap)
-SELECT :job, * FROM {step_rows};
-INSERT INTO edges (job_id, step, upstream, kind, plan)
-SELECT :job, * FROM {edge_rows} WHERE true
-ON CONFLICT DO NOTHING;
-
 -- name: insert_tasks
 -- A task that is there under the same key stays; under another key it starts afresh.
 WITH new (step, idx, key, chunk, state) AS (VALUES (?, ?, ?, ?, ?) ...)
