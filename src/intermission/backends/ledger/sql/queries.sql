@@ -1,3 +1,6 @@
+-- The statements that all databases share; `statements.py` says how each database reads them. What
+-- claims, what runs for every task, and what locks in a way of its own, each database has itself.
+
 -- name: job_id
 SELECT id FROM intermission.jobs WHERE key = :key;
 

@@ -1,8 +1,9 @@
-"""Statements by name: `queries.sql` beside this file is for all databases, and each has its own.
+"""Loads SQL statements by name: from `queries.sql` beside this file, which all databases share,
+and from the `queries.sql` of one database.
 
-They are written as PostgreSQL reads them, except that `:name` is a value, and `ROWS(:name, column
-type, ...) AS alias` a value of rows, as a table. `{name}` stands for the text of another statement:
-in those for all databases, mostly for one that each database has its own of.
+They are written as PostgreSQL reads them, with three additions. `:name` is a value. `ROWS(:name,
+column type, ...) AS alias` is a list of rows, read as a table. `{name}` stands for the text of
+another statement; the shared ones use it for what each database spells in its own way.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ _SHARED = "intermission.backends.ledger.sql"
 _ROWS = re.compile(r"ROWS\(:(\w+), ([^)]+)\) AS (\w+)")
 
 
-def statements(package: str, spelt: Callable[[str], str]) -> dict[str, str]:
-    """The statements for all databases and those of a package, as one database spells them."""
+def statements(package: str, dialect: Callable[[str], str]) -> dict[str, str]:
+    """The shared statements and those of a package, as its database reads them."""
     texts: dict[str, str] = {}
     for where in (_SHARED, package):
         text = files(where).joinpath("queries.sql").read_text()
@@ -28,7 +29,7 @@ def statements(package: str, spelt: Callable[[str], str]) -> dict[str, str]:
     def whole(name: str) -> str:
         return re.sub(r"\{(\w+)\}", lambda found: whole(found[1]), texts[name].strip())
 
-    return {name: spelt(whole(name)) for name in texts}
+    return {name: dialect(whole(name)) for name in texts}
 
 
 @cache
@@ -65,5 +66,4 @@ def for_sqlite(sql: str) -> str:
     sql = _ROWS.sub(selected, sql)
     sql = re.sub(r"= ANY\(:(\w+)::\w+\[\]\)", r"IN (SELECT value FROM json_each(:\1))", sql)
     sql = re.sub(r"= ANY\(ARRAY(\(.+?\))\)", r"IN \1", sql)
-    sql = re.sub(r"\bintermission\.|::\w+(\[\])?|\s+FOR (NO KEY )?UPDATE", "", sql)
-    return sql
+    return re.sub(r"\bintermission\.|::\w+(\[\])?|\s+FOR (NO KEY )?UPDATE", "", sql)
