@@ -20,8 +20,9 @@ from intermission.backends.ledger.sql.database import (
     Span,
     Taker,
     Wanted,
+    receipt_of,
 )
-from intermission.model import Completion, JobState, TaskState, canonical
+from intermission.model import Completion, JobState, TaskState
 
 _UNFOLDED_MAX = 200
 _CHANGES_KEPT_S = 86_400.0
@@ -98,7 +99,19 @@ class PostgresDatabase(Transactions):
         return {step for step, _, _ in after - before}
 
     def finish(self, done: Sequence[Completion]) -> list[tuple[int, int, int, int, int]]:
-        rows: list[Any] = self.rows("complete", done=list(map(_end, done)))
+        ended = [
+            (
+                one.task_id,
+                one.fence,
+                one.result,
+                *receipt_of(one),
+                one.adopted,
+                one.key,
+                one.by_receipt,
+            )
+            for one in done
+        ]
+        rows: list[Any] = self.rows("complete", done=ended)
         return rows
 
     def job_rows(self, name: str, states: Collection[JobState], **values: Any) -> list[Row]:
@@ -137,12 +150,3 @@ class PostgresDatabase(Transactions):
             return True
 
         return self.change(work)
-
-
-def _end(done: Completion) -> Row:
-    receipt, files = done.receipt, None
-    if receipt is not None and receipt.files:
-        files = canonical([(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files])
-    key = None if receipt is None else receipt.task_key
-    ended = done.task_id, done.fence, done.result, key, files
-    return *ended, done.adopted, done.key, done.by_receipt

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from intermission.backends.ledger.sql.statements import migrations
 from intermission.errors import LedgerError, LedgerTooNew
 
 _PACKAGE = "intermission.backends.ledger.postgres"
@@ -18,7 +17,7 @@ def migrate(connection: Any) -> None:
     Many may try at once: one does it, the others wait and find it done. `connection` commits
     by itself.
     """
-    newest = _migrations()[-1][0]
+    newest = migrations(_PACKAGE)[-1][0]
     if _version(connection) == newest:
         return
     _refuse_unfit(connection)
@@ -30,7 +29,7 @@ def migrate(connection: Any) -> None:
             "(version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"
         )
         found = _version(connection)
-        for version, sql in _migrations():
+        for version, sql in migrations(_PACKAGE):
             if version > found:
                 connection.execute(sql)
                 connection.execute(
@@ -45,7 +44,7 @@ def _version(connection: Any) -> int:
         return 0
     sql = "SELECT coalesce(max(version), 0) FROM intermission.migrations"
     (version,) = connection.execute(sql).fetchone()
-    newest = _migrations()[-1][0]
+    newest = migrations(_PACKAGE)[-1][0]
     if version > newest:
         raise LedgerTooNew(
             f"the ledger has schema {version}, and this program knows up to {newest}.",
@@ -67,13 +66,3 @@ def _refuse_unfit(connection: Any) -> None:
             f"the database keeps text as {encoding}; the ledger needs UTF8.",
             remedy="Create a database with ENCODING 'UTF8' and use that.",
         )
-
-
-@cache
-def _migrations() -> list[tuple[int, str]]:
-    """(version, statements) of every migration, in order."""
-    return sorted(
-        (int(entry.name[:4]), entry.read_text())
-        for entry in files(_PACKAGE).joinpath("migrations").iterdir()
-        if entry.name.endswith(".sql")
-    )

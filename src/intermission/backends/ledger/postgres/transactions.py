@@ -32,12 +32,13 @@ from intermission.backends.ledger.postgres.connection import (
     translated,
 )
 from intermission.backends.ledger.postgres.schema import migrate
-from intermission.backends.ledger.sql.database import Row, statements
+from intermission.backends.ledger.sql.database import Row
+from intermission.backends.ledger.sql.statements import for_postgres, statements
 from intermission.ports.clock import Clock
 
 T = TypeVar("T")
 
-SQL = statements("intermission.backends.ledger.postgres")
+SQL = statements("intermission.backends.ledger.postgres", for_postgres)
 
 NEEDS_TIME = frozenset(name for name, sql in SQL.items() if re.search(r"%\(now_m?s\)s", sql))
 """The statements that need the time of their change, which its beginning tells."""

@@ -6,12 +6,10 @@ what must not wait for other workers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from intermission.model import Completion, JobState, TaskState
+from intermission.model import Completion, JobState, TaskState, canonical
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -191,14 +189,12 @@ class Database(Protocol):
     def close(self) -> None: ...
 
 
-def statements(package: str) -> dict[str, str]:
-    """The statements of a package's `queries.sql` by name; `{name}` stands for another's text."""
-    text = files(package).joinpath("queries.sql").read_text()
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    known: dict[str, str] = {}
-    for name, sql in zip(parts[1::2], parts[2::2], strict=True):
-        known[name] = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], sql.strip())
-    return known
+def receipt_of(done: Completion) -> tuple[str | None, str | None]:
+    """The key that a task's receipt was written under and the files it names, as they are kept."""
+    if done.receipt is None:
+        return None, None
+    refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in done.receipt.files]
+    return done.receipt.task_key, canonical(refs) if refs else None
 
 
 def spans_of(numbers: Collection[int]) -> list[Span]:

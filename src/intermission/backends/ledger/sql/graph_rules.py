@@ -164,7 +164,7 @@ class GraphRules:
         """Put back what stopped, with all that hangs on it."""
         job = self._specs.job(job_id)
         changed: set[int] = set()
-        for step, index in self._db.rows("stopped", job=job_id, ids=ids):
+        for step, index in self._db.rows("stopped_tasks", job=job_id, ids=ids):
             name = job.steps[step].name
             needing = dependants(job, name, index)
             behind = dependants(job, name, index, through_plans=True)

@@ -75,7 +75,8 @@ class SqlLedger(Reads):
             self._update_limits(job)
             return False
         ((id,),) = rows
-        self._db.later("insert_steps", job=id, steps=self._step_rows(job), edges=_edge_rows(job))
+        self._db.later("insert_steps", job=id, steps=self._step_rows(job))
+        self._db.later("insert_edges", job=id, edges=_edge_rows(job))
         self._specs.keep(id, 0, spec)
         self._graph.add_first(id, tasks)
         if not tasks:
@@ -175,9 +176,10 @@ class SqlLedger(Reads):
         if not heartbeats:
             return Renewal()
         beats = [(beat.task_id, beat.fence, beat.progress, beat.begun) for beat in heartbeats]
+        ids = [beat.task_id for beat in heartbeats]
 
         def work() -> Renewal:
-            values = {"worker": worker, "lease_s": self._db.now_s + lease_ttl_s}
+            values = {"worker": worker, "lease_s": self._db.now_s + lease_ttl_s, "ids": ids}
             renewed = {id for (id,) in self._db.rows("renew", beats=beats, **values)}
             if renewed and any(beat.progress for beat in heartbeats):
                 self._db.rows("tell_progress", ids=list(renewed), every_ms=PROGRESS_EVERY_MS)
@@ -267,9 +269,11 @@ class SqlLedger(Reads):
         return self._db.change(lambda: self._fail(failures)) if failures else []
 
     def _fail(self, failures: Sequence[Failure]) -> list[TaskState | None]:
-        self._lock_of([one.task_id for one in failures])
+        ids = [one.task_id for one in failures]
+        self._lock_of(ids)
         rows = self._db.rows(
             "fail",
+            ids=ids,
             failures=[
                 (
                     *(one.task_id, one.fence, one.key, one.permanent),
@@ -296,14 +300,15 @@ class SqlLedger(Reads):
         until_s: float = 0.0,
     ) -> int:
         given = list(leases)
+        ids = [id for id, _ in given]
         values = {"reason": _clean(reason), "message": _clean(message) or _clean(reason)}
 
         def work() -> int:
-            released = [id for (id,) in self._db.rows("release", leases=given, **values)]
+            released = self._db.rows("release", leases=given, ids=ids, **values)
             if host is not None and released:
                 until = {"host": _clean(host), "until_s": self._db.now_s + until_s}
-                self._db.rows("refuse", ids=released, **values, **until)
-                self._db.rows("count_refusals", ids=released)
+                self._db.rows("refuse", tasks=released, **values, **until)
+                self._db.rows("count_refusals", ids=[id for (id,) in released])
             return len(released)
 
         return self._db.change(work) if given else 0

@@ -23,7 +23,7 @@ from intermission.model import (
 from intermission.ports.ledger import PAGE, DeferredTask, Refusal
 
 ID_MAX = 2**63 - 1
-_TASK_COLUMNS = 19
+_TASK_COLUMNS = len(TaskRow.__match_args__)
 
 
 class Reads:
@@ -147,30 +147,12 @@ class Reads:
         return [Limit(name, running, rate, bool(paused)) for name, running, rate, paused in rows]
 
     def _task_row(self, job_id: int, row: Row) -> TaskRow:
-        id, step, index, key, chunk, state, attempts, fence, worker = row[:9]
-        progress, error, message, adopted, started_ms, ended_ms = row[9:15]
-        code, lost, refusals, ready_ms = row[15:_TASK_COLUMNS]
-        return TaskRow(
-            id=id,
-            step=self._specs.job(job_id).steps[step].name,
-            index=index,
-            key=key,
-            chunk=chunk,
-            state=TaskState(state),
-            attempts=attempts,
-            fence=fence,
-            worker=worker,
-            progress=progress,
-            error=error,
-            message=message,
-            adopted=bool(adopted),
-            started_ms=started_ms,
-            ended_ms=ended_ms,
-            ready_ms=ready_ms,
-            code=code,
-            lost=lost,
-            refusals=refusals,
-        )
+        """Its columns are the fields in their order, and may be followed by others."""
+        known = dict(zip(TaskRow.__match_args__, row, strict=False))
+        known["step"] = self._specs.job(job_id).steps[known["step"]].name
+        known["state"] = TaskState(known["state"])
+        known["adopted"] = bool(known["adopted"])
+        return TaskRow(**known)
 
 
 def _output(state: str, task_key: str, result: str, files: str | None) -> Output | None:

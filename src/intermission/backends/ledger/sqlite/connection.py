@@ -11,19 +11,17 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from ctypes import addressof, c_int
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from intermission.backends.ledger.sql.database import statements
+from intermission.backends.ledger.sql.statements import for_sqlite, migrations, statements
 from intermission.errors import LedgerCorrupt, LedgerError, LedgerTooNew, fault_from_os
 from intermission.model import JOB_TRANSITIONS, TRANSITIONS
 
 _PACKAGE = "intermission.backends.ledger.sqlite"
-SQL = statements(_PACKAGE)
+SQL = statements(_PACKAGE, for_sqlite)
 APPLICATION_ID = 0x494E544D  # "INTM"
 BUSY_TIMEOUT_MS = 5000
 STATEMENTS = 400
@@ -91,7 +89,7 @@ def _pragma(connection: apsw.Connection, name: str, value: str, expected: Any) -
 
 
 def _migrate(connection: apsw.Connection, path: Path) -> None:
-    versions = _migrations()
+    versions = migrations(_PACKAGE)
     if _version(connection, path) == versions[-1][0]:
         return
     with transaction(connection, path):
@@ -100,16 +98,6 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
                 connection.execute(sql)
                 connection.execute(f"PRAGMA user_version={version}")
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-
-
-@cache
-def _migrations() -> list[tuple[int, str]]:
-    """(version, statements) of every migration, in order."""
-    return sorted(
-        (int(entry.name[:4]), entry.read_text())
-        for entry in files(_PACKAGE).joinpath("migrations").iterdir()
-        if entry.name.endswith(".sql")
-    )
 
 
 def _number(connection: apsw.Connection, sql: str) -> int:
@@ -123,7 +111,7 @@ def _version(connection: apsw.Connection, path: Path) -> int:
     application = _number(connection, "PRAGMA application_id")
     version = _number(connection, "PRAGMA user_version")
     tables = _number(connection, "SELECT count(*) FROM sqlite_schema")
-    newest = _migrations()[-1][0]
+    newest = migrations(_PACKAGE)[-1][0]
     if tables and application != APPLICATION_ID:
         raise LedgerCorrupt(
             f"{path} is a database, but not an Intermission ledger.", remedy=_REBUILD

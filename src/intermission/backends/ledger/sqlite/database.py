@@ -27,10 +27,11 @@ from intermission.backends.ledger.sql.database import (
     Span,
     Taker,
     Wanted,
+    receipt_of,
     spans_of,
 )
 from intermission.backends.ledger.sqlite.connection import SQL, connect, transaction, translated
-from intermission.model import CLAIMABLE, HELD, Completion, JobState, Receipt, TaskState
+from intermission.model import CLAIMABLE, HELD, Completion, JobState, TaskState
 from intermission.ports.clock import Clock, SystemClock
 
 T = TypeVar("T")
@@ -165,7 +166,7 @@ class SqliteDatabase:
             rows: list[Row] = []
             for job_id, step, room, since_ms in group:
                 where = {"job": job_id, "step": step, "room": room, "since_ms": since_ms}
-                rows += self.rows("claimable", host=host, **where)
+                rows += self.rows("pick", host=host, **where)
             picked += sorted(rows)[: count - len(picked)]
             if len(picked) >= count:
                 break
@@ -246,7 +247,7 @@ class SqliteDatabase:
             for first, last in spans_of([one.task_id for one in done]):
                 self.rows("complete_alike", result=done[0].result, first=first, last=last)
             return
-        rows = ((one.task_id, one.result, *_receipt(one.receipt), one.adopted) for one in done)
+        rows = ((one.task_id, one.result, *receipt_of(one), one.adopted) for one in done)
         self._each("complete", rows, self.now_ms)
 
     def job_rows(self, name: str, states: Collection[JobState], **values: Any) -> list[Row]:
@@ -256,7 +257,9 @@ class SqliteDatabase:
             rows = [
                 row
                 for state in states or (None,)
-                for row in self.connection.execute(SQL[name], values | {"state": state})
+                for row in self.connection.execute(
+                    SQL[name], values | {"state": state, "states": state and as_json([state])}
+                )
             ]
         return sorted(rows, reverse=True)  # by id, which no two have
 
@@ -273,7 +276,7 @@ class SqliteDatabase:
             # Spelt as the partial indices spell it, or they would not be used.
             terms = (f"t.state = '{state}'" for state in TaskState if state in states)
             where += f" AND ({' OR '.join(terms)})"
-        sql = f"{SQL['task_columns']} FROM tasks AS t {index} WHERE {where} ORDER BY {order}"
+        sql = f"SELECT {SQL['task_columns']} FROM tasks AS t {index} WHERE {where} ORDER BY {order}"
         now = {"now_ms": self._clock.now_ms(), "now_s": self._clock.monotonic_s()}
         values = {"job": job_id, "step": step, "after": after, "limit": limit} | now
         with translated(self.path):
@@ -328,11 +331,3 @@ class SqliteDatabase:
             values = {"n": len(ids), "tasks": ids, "now": now, "job": job_id, "step": step}
             values |= {"was": was, "fence": fence, "worker": by or worker, "message": message}
             self.rows("insert_events", **values)
-
-
-def _receipt(receipt: Receipt | None) -> tuple[str | None, str | None]:
-    """A receipt's key and the files it names, as they are stored."""
-    if receipt is None:
-        return None, None
-    refs = [(f.name, f.key, f.size_bytes, f.sha256) for f in receipt.files]
-    return receipt.task_key, as_json(refs) if refs else None

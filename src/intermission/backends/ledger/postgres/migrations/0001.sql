@@ -66,7 +66,7 @@ CREATE INDEX ready_retries ON intermission.ready (due_s) WHERE parked = 1;
 CREATE INDEX ready_begins ON intermission.ready (begin_ms) WHERE parked = 2;
 
 CREATE TABLE intermission.limits (
-    name       text PRIMARY KEY, -- job:KEY, pipeline:NAME or label:NAME
+    name       text COLLATE "C" PRIMARY KEY, -- job:KEY, pipeline:NAME or label:NAME
     running    integer,
     per_minute double precision,
     paused     boolean NOT NULL,
@@ -175,18 +175,6 @@ CREATE TABLE intermission.refusals (
     until_s double precision NOT NULL,
     PRIMARY KEY (task_id, host)
 );
-
--- What a step waits for in vain: inputs that failed or were cancelled. `at` is the one chunk
--- that is concerned, NULL for every task of the step. A fan-in goes ahead without its gaps.
-CREATE VIEW intermission.stopped_inputs AS
-SELECT e.job_id, e.step, CASE e.kind WHEN 'same' THEN u.idx END AS at, u.gap,
-       CASE u.state WHEN 'failed'
-       THEN s.name || CASE WHEN u.chunk IS NULL THEN '' ELSE '[' || u.idx || ']' END || ' failed'
-       ELSE u.message END AS message
-FROM intermission.edges AS e
-JOIN intermission.tasks AS u ON u.job_id = e.job_id AND u.state IN ('failed', 'cancelled')
-    AND (u.step = e.upstream AND NOT (e.kind = 'all' AND u.gap) OR u.step = e.plan)
-JOIN intermission.steps AS s ON s.job_id = u.job_id AND s.no = u.step;
 
 -- How many tasks of a step are in a state, as changes to be added up: for display alone, never
 -- for a decision. One row per step and state would make every claim of a job wait for the last.

@@ -27,8 +27,9 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_active ON jobs (id) WHERE state IN ('pending', 'running', 'draining');
 
 -- For lists in pages, newest first: an index ends with the id, so a page is a walk along one of
--- these. They have expressions that no claim has, so that none is ever planned along them.
-CREATE INDEX jobs_of_source ON jobs (source);
+-- these. They have expressions that no claim has, so that none is ever planned along them, and one
+-- is in the order of `id + 0`, as in PostgreSQL.
+CREATE INDEX jobs_of_source ON jobs (source, id + 0);
 CREATE INDEX jobs_in_state ON jobs (state || '');
 CREATE INDEX jobs_of_pipeline ON jobs (pipeline || '', state || '');
 
@@ -174,26 +175,6 @@ END;
 CREATE TRIGGER refusals_go AFTER DELETE ON tasks WHEN old.refusals > 0 BEGIN
     DELETE FROM refusals WHERE task_id = old.id;
 END;
-
-CREATE VIEW unfinished (job_id, step) AS
-SELECT job_id, step FROM tasks INDEXED BY tasks_blocked WHERE state = 'blocked'
-UNION ALL
-SELECT job_id, step FROM tasks INDEXED BY tasks_claimable
-WHERE state = 'pending' OR state = 'retrying' OR state = 'abandoned' OR state = 'corrupt'
-UNION ALL
-SELECT job_id, step FROM tasks INDEXED BY tasks_held WHERE state = 'leased' OR state = 'running';
-
--- What a step waits for in vain: inputs that failed or were cancelled. `at` is the one chunk
--- that is concerned, NULL for every task of the step. A fan-in goes ahead without its gaps.
-CREATE VIEW stopped_inputs (job_id, step, at, gap, message) AS
-SELECT e.job_id, e.step, CASE e.kind WHEN 'same' THEN u.idx END, u.gap,
-       CASE u.state WHEN 'failed'
-       THEN s.name || CASE WHEN u.chunk IS NULL THEN '' ELSE '[' || u.idx || ']' END || ' failed'
-       ELSE u.message END
-FROM edges AS e
-JOIN tasks AS u ON u.job_id = e.job_id AND (u.state = 'failed' OR u.state = 'cancelled')
-    AND (u.step = e.upstream AND NOT (e.kind = 'all' AND u.gap) OR u.step = e.plan)
-JOIN steps AS s ON s.job_id = u.job_id AND s.no = u.step;
 
 -- How many tasks of a step are in a state: for display alone, never for a decision. Every
 -- transaction that changed tasks ends by adding up the events it made.
