@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -134,6 +136,27 @@ class RemoteFiles:
                 f"{sent.sha256} in the store, found none or another.",
                 remedy="Send it again, then complete the task.",
             )
+
+    def keep_inline(self, held: HeldTask, sent: wire.Artifact, content: str) -> None:
+        """Keep an artifact that came with the end of its task. Raises `Refused`."""
+        check_artifact_name(held, sent.name)
+        try:
+            body = base64.b64decode(content, validate=True)
+        except ValueError as e:
+            raise Refused(
+                f"the content of {sent.name} is not base64.", remedy="Encode the file's bytes."
+            ) from e
+        if (len(body), hashlib.sha256(body).hexdigest()) != (sent.size_bytes, sent.sha256):
+            raise Refused(
+                f"expected {sent.name} of {sent.size_bytes} bytes with SHA-256 {sent.sha256}, "
+                "found another content.",
+                remedy="Send the size and the SHA-256 of the bytes with them.",
+            )
+        key = f"{held.prefix}/{sent.name}"
+        try:
+            keep_artifact(held.opened.store, key, sent.name, body, sent.sha256)
+        except AlreadyExists as e:
+            raise Refused(e.message, remedy=e.remedy) from e
 
     def spool(self, worker: Worker, lease: str, name: str) -> Path:
         """Where to keep an artifact's bytes until they are all there. Raises for a bad name."""

@@ -145,9 +145,10 @@ class RemoteWork:
 
         A repeat is answered as the first call was.
         """
-        written = [self._written(worker, done) for done in asked.done[:1]]
         # Each receipt is synced to the disk, which many can wait for at once.
-        written += self._writers.map(partial(self._written, worker), asked.done[1:])
+        others = self._writers.map(partial(self._written, worker), asked.done[1:])
+        written = [self._written(worker, done) for done in asked.done[:1]]
+        written += others
         ends = [one if isinstance(one, wire.End) else _LOST for one in written]
         by_job: dict[str, list[tuple[int, HeldTask, Completion]]] = {}
         for at, one in enumerate(written):
@@ -300,6 +301,7 @@ class RemoteWork:
             timeout_s=spec.timeout_s,
             artifact_max_bytes=self.artifact_max_bytes,
             result_max_bytes=RESULT_INLINE_MAX_BYTES,
+            inline_max_bytes=wire.INLINE_MAX_BYTES,
             lease_s=lease_s,
             alone=lease.alone,
         )
@@ -314,6 +316,8 @@ class RemoteWork:
         for one in done.files:
             if one.direct:
                 self.files.settle(held, one)
+            elif one.content is not None:
+                self.files.keep_inline(held, one, one.content)
         files = kept_files(held, done.files, lambda one: f"{held.prefix}/{one.name}")
         return finished(held, done.result, files, self._fleet.app.clock.now_ms())
 

@@ -45,6 +45,7 @@ class HttpJob:
     settings: Settings
     scratch: Path
     logs: Path
+    inline_max_bytes: int
     resources: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -60,7 +61,14 @@ class HttpJob:
             name=self.name,
             job=self.job,
             ref=self.ref,
-            open_io=partial(HttpIO, self.client.url, self.client.key, self.job, self.scratch),
+            open_io=partial(
+                HttpIO,
+                self.client.url,
+                self.client.key,
+                self.job,
+                self.scratch,
+                self.inline_max_bytes,
+            ),
             folder=self.logs,
             worker=self.worker,
             settings=self.settings,
@@ -133,4 +141,5 @@ def open_http_job(
     params = canonical(dict(task.params))
     job = Job(key, task.pipeline, entry.pipeline.graph, source, params, specs)
     logs = scratch.parent / "workspaces" / identity(client.url, key)[:20]
-    return HttpJob(client, job, entry.ref, worker, settings, scratch, logs)
+    most = task.inline_max_bytes
+    return HttpJob(client, job, entry.ref, worker, settings, scratch, logs, most)

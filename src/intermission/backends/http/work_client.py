@@ -260,7 +260,7 @@ class WorkClient:
             path,
             lambda response: _read(answer, response.read(), self.url),
             faults=WORK,
-            body=asked.model_dump_json().encode(),
+            body=asked.model_dump_json(exclude_none=True).encode(),
             headers={"Content-Type": "application/json", wire.CALL_HEADER: uuid4().hex},
             patience_s=self._patience_s if within_s is None else within_s,
             timeout_s=ANSWER_TIMEOUT_S if within_s is None else max(1.0, within_s),
@@ -284,6 +284,7 @@ def _done(token: str, result: str, files: Sequence[FileRef]) -> wire.Done:
             size_bytes=one.size_bytes,
             sha256=one.sha256,
             direct=one.key == wire.DIRECT,
+            content=one.key.removeprefix(wire.INLINE) if one.key.startswith(wire.INLINE) else None,
         )
         for one in files
     ]
@@ -326,6 +327,7 @@ def _by_size(done: Sequence[wire.Done]) -> Iterable[list[wire.Done]]:
     size_bytes = 0
     for one in done:
         own_bytes = 2 * len(one.result.encode()) + 300 * (len(one.files) + 2)
+        own_bytes += sum(len(file.content or "") for file in one.files)
         if some and (len(some) >= wire.LEASES_MAX or size_bytes + own_bytes > wire.BODY_MAX_BYTES):
             yield some
             some, size_bytes = [], 0
