@@ -119,6 +119,14 @@ class HeldTask:
         """Where this attempt's artifacts lie."""
         return attempt_prefix(self.lease.step, self.receipt_key, self.token.attempt)
 
+    def artifact_key(self, name: str) -> str:
+        return f"{self.prefix}/{name}"
+
+    @property
+    def spool(self) -> Path:
+        """Where an artifact's bytes wait until they are all there."""
+        return self.opened.scratch / "uploads"
+
 
 class HeldTasks:
     """Leases by their tokens. For any thread."""
@@ -267,11 +275,10 @@ class HeldTasks:
                 return True
         return False
 
-    def current(self, worker: Worker, text: str) -> HeldTask:
-        held = self.find(worker, text)
-        if self.is_current(held):
-            return held
-        raise NoLease(
-            f"the lease of {held.lease.step}[{held.lease.index}] ended.",
-            remedy="Drop this task and claim another.",
-        )
+    def check_current(self, held: HeldTask) -> None:
+        """Raise `NoLease` unless a lease is still its worker's."""
+        if not self.is_current(held):
+            raise NoLease(
+                f"the lease of {held.lease.step}[{held.lease.index}] ended.",
+                remedy="Drop this task and claim another.",
+            )

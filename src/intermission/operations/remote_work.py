@@ -45,7 +45,12 @@ from intermission.model import (
 )
 from intermission.operations.held_tasks import HeldTask, HeldTasks, NoLease, Worker
 from intermission.operations.lease_tokens import read_token
-from intermission.operations.remote_files import RemoteFiles, first_page
+from intermission.operations.remote_files import (
+    direct_upload,
+    first_page,
+    keep_inline,
+    settle,
+)
 from intermission.operations.remote_results import Refused
 from intermission.operations.task_ends import (
     completion_of,
@@ -72,7 +77,6 @@ class RemoteWork:
         self._fleet = fleet
         self._settings = fleet.settings
         self._tasks = HeldTasks(fleet)
-        self.files = RemoteFiles(self._tasks)
         self._writers = ThreadPoolExecutor(WRITERS, "receipts")
         self._lock = threading.Lock()
         self._rescued_s = 0.0
@@ -216,9 +220,19 @@ class RemoteWork:
     def upload(self, worker: Worker, asked: wire.Upload) -> wire.UploadAt:
         """Where the store itself takes an artifact. Raises `UsageError` for a bad name."""
         try:
-            return self.files.upload(worker, asked)
+            return direct_upload(self.current(worker, asked.lease), asked)
         except NoLease:
             return wire.UploadAt(url=None, headers={})
+
+    def current(self, worker: Worker, lease: str) -> HeldTask:
+        """The task that a lease token opens. Raises `NoLease`."""
+        held = self._tasks.find(worker, lease)
+        self._tasks.check_current(held)
+        return held
+
+    def check_current(self, held: HeldTask) -> None:
+        """Raise `NoLease` if the lease ended meanwhile."""
+        self._tasks.check_current(held)
 
     @property
     def _ledger(self) -> Ledger:
@@ -315,10 +329,10 @@ class RemoteWork:
             return completion_of(held, standing, adopted=False)
         for one in done.files:
             if one.direct:
-                self.files.settle(held, one)
+                settle(held, one)
             elif one.content is not None:
-                self.files.keep_inline(held, one, one.content)
-        files = kept_files(held, done.files, lambda one: f"{held.prefix}/{one.name}")
+                keep_inline(held, one, one.content)
+        files = kept_files(held, done.files, lambda one: held.artifact_key(one.name))
         return finished(held, done.result, files, self._fleet.app.clock.now_ms())
 
     def _record(self, finished: Sequence[tuple[HeldTask, Completion]]) -> list[bool]:

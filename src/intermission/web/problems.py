@@ -30,6 +30,7 @@ from intermission.errors import (
     UsageError,
     WorkspaceBusy,
 )
+from intermission.operations.held_tasks import NoLease
 from intermission.operations.worker_protocol import work_schema as wire
 
 MEDIA_TYPE = "application/problem+json"
@@ -41,6 +42,7 @@ _LOG = logging.getLogger(__name__)
 
 # The first class that fits decides, so a class stands before the one it derives from.
 _STATUS: tuple[tuple[type[IntermissionError], int, str], ...] = (
+    (NoLease, 410, "The lease is not yours"),
     (NotFound, 404, "Not found"),
     (AlreadyExists, 409, "Already exists"),
     (StalePlans, 409, "Other plans are done by now"),

@@ -56,7 +56,7 @@ CLAIM, RENEW, COMPLETE = f"{API}/claim", f"{API}/renew", f"{API}/complete"
 FAIL, RELEASE, DEFER = f"{API}/fail", f"{API}/release", f"{API}/defer"
 INPUTS, FILE, SOURCE = f"{API}/inputs", f"{API}/file", f"{API}/source"
 ARTIFACTS, CANCELLED = f"{API}/artifacts", f"{API}/cancelled"
-UPLOAD = f"{API}/upload"
+UPLOAD, HEARTBEAT = f"{API}/upload", f"{API}/heartbeat"
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Label = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -271,6 +271,14 @@ class LeasedTask(Answer):
     lease_s: float
     alone: bool
     """Run nothing beside it: its last workers vanished, and it may be what killed them."""
+
+
+class Welcome(Answer):
+    """What a heartbeat is answered with."""
+
+    id: str
+    next_s: int
+    version: str
 
 
 class Claimed(Answer):
