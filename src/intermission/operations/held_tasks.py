@@ -189,17 +189,9 @@ class HeldTasks:
             held = [(lease.task_id, lease.fence)]
             self.ledger.release(held, reason=Reason.STORE_AWAY, message=str(e))
             return None
-        token = LeaseToken(
-            lease.task_id,
-            lease.fence,
-            new_attempt(lease.fence),
-            lease.attempt,
-            lease.job_key,
-            lease.step,
-            lease.index,
-            lease.key,
-            process,
-        )
+        at = lease.attempt, lease.job_key, lease.step, lease.index, lease.key
+        attempt = new_attempt(lease.fence)
+        token = LeaseToken(lease.task_id, lease.fence, attempt, *at, process)
         return self._remember(lease, token, opened, until_s)
 
     def renewed(self, leases: Collection[tuple[int, int]], until_s: float) -> None:
@@ -241,16 +233,8 @@ class HeldTasks:
             return held
         row = self._row(token)  # it was claimed before this server was started, or from another
         opened = self.opened(token.job_key)
-        lease = Lease(
-            token.task_id,
-            token.fence,
-            token.tries,
-            token.job_key,
-            token.step,
-            token.index,
-            token.key,
-            row.chunk,
-        )
+        at = token.tries, token.job_key, token.step, token.index, token.key
+        lease = Lease(token.task_id, token.fence, *at, row.chunk)
         until_s = time.monotonic() + TRUSTED_S if row.state in HELD else 0.0
         return self._remember(lease, token, opened, until_s)
 

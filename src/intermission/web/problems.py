@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import fastapi
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -68,8 +69,8 @@ class ProblemBody(BaseModel):
     errors: list[dict[str, Any]] | None = None
 
 
-class Problem(Exception):
-    """Raise it from an endpoint to answer with a status and a reason."""
+class Problem(fastapi.HTTPException):
+    """Raise it from an endpoint, or while a body is read, to answer with a status and a reason."""
 
     def __init__(
         self,
@@ -82,13 +83,11 @@ class Problem(Exception):
         headers: Mapping[str, str] | None = None,
         errors: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        super().__init__(f"{status} {title}: {detail} {remedy}".strip())
+        super().__init__(status, detail, dict(headers or {}))
         self.status = status
         self.title = title
-        self.detail = detail
         self.remedy = remedy
         self.type = type
-        self.headers = dict(headers or {})
         self.errors = errors
 
     def response(self) -> JSONResponse:
