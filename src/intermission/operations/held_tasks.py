@@ -24,15 +24,7 @@ from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError, NotFound
 from intermission.maintenance.preview import Previews
 from intermission.maintenance.superseded_outputs import bring_back
-from intermission.model import (
-    HELD,
-    Job,
-    Lease,
-    Reason,
-    StepSpec,
-    TaskRow,
-    TaskState,
-)
+from intermission.model import HELD, Job, Lease, Reason, StepSpec, TaskRow, TaskState
 from intermission.operations.lease_tokens import LeaseToken, read_token
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger, task_with

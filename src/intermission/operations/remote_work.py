@@ -23,17 +23,8 @@ from intermission.backends.http import work_schema as wire
 from intermission.composition.fleet import Fleet, fleet_delays
 from intermission.engine import completion
 from intermission.engine.inputs import read_inputs
-from intermission.engine.receipt import (
-    adopt,
-    peek,
-    receipt_key,
-)
-from intermission.errors import (
-    InputUnfinished,
-    IntermissionError,
-    Permanent,
-    UsageError,
-)
+from intermission.engine.receipt import adopt, peek, receipt_key
+from intermission.errors import InputUnfinished, IntermissionError, Permanent, UsageError
 from intermission.model import (
     RESULT_INLINE_MAX_BYTES,
     Completion,
@@ -45,19 +36,9 @@ from intermission.model import (
 )
 from intermission.operations.held_tasks import HeldTask, HeldTasks, NoLease, Worker
 from intermission.operations.lease_tokens import read_token
-from intermission.operations.remote_files import (
-    direct_upload,
-    first_page,
-    keep_inline,
-    settle,
-)
+from intermission.operations.remote_files import direct_upload, first_page, keep_inline, settle
 from intermission.operations.remote_results import Refused
-from intermission.operations.task_ends import (
-    completion_of,
-    finished,
-    kept_files,
-    publish_outputs,
-)
+from intermission.operations.task_ends import completion_of, finished, kept_files, publish_outputs
 from intermission.ports.ledger import Ledger
 from intermission.ports.slot_protocol import Failed, Inputs
 
@@ -181,13 +162,8 @@ class RemoteWork:
             state: TaskState | None = None
             with suppress(NoLease):
                 held = self._tasks.find(worker, one.lease)
-                failed = Failed(
-                    held.lease.task_id,
-                    one.error,
-                    one.message,
-                    one.permanent,
-                    one.retry_after_s,
-                )
+                how = one.error, one.message, one.permanent, one.retry_after_s
+                failed = Failed(held.lease.task_id, *how)
                 delays = fleet_delays(self._settings)
                 failure = completion.failure(held.opened.job, held.lease, failed, *delays)
                 (state,) = self._ledger.fail([replace(failure, code=one.reason)])

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
@@ -105,9 +105,10 @@ class WorkClient:
         lost: set[int] = set()
         cancelled: set[int] = set()
         for some in _parts(heartbeats):
+            tokens = self._tokens_of((one.task_id, one.fence) for one in some)
             held = [
                 wire.HeldLease(lease=token, progress=one.progress, begun=one.begun)
-                for one, token in zip(some, self._tokens_of(_held(some)), strict=True)
+                for one, token in zip(some, tokens, strict=True)
             ]
             asked = wire.Renew(process=worker, leases=held, lease_s=lease_ttl_s)
             within_s = lease_ttl_s * _RENEW_SHARE
@@ -302,15 +303,6 @@ def _output(one: wire.InputOutput) -> Output | None:
         return None
     files = tuple(FileRef(file.name, file.url, file.size_bytes, file.sha256) for file in one.files)
     return Output(one.key, one.result, files)
-
-
-def source_uri(url: str, source: wire.SourceReference) -> str:
-    """What a source behind a server is called; its bytes are read with a lease."""
-    return f"{url}{source.url}/{quote(source.name, safe='')}"
-
-
-def _held(heartbeats: Sequence[Heartbeat]) -> list[tuple[int, int]]:
-    return [(one.task_id, one.fence) for one in heartbeats]
 
 
 T = TypeVar("T")
