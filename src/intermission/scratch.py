@@ -80,7 +80,7 @@ class Scratch:
         Others who want it meanwhile wait. It stays as long as the block of `holding` that asks.
         With `again`, `fetch` is asked although there is a copy, and may find that it is right.
         """
-        if not _holds():
+        if _users() is None:
             with holding(trims=False):  # whoever asks will read it
                 return self.file(key, name, size_bytes, fetch, again=again)
         entry = self._entries / key
@@ -98,9 +98,7 @@ class Scratch:
 
     def attempt(self, name: str) -> Path:
         """A folder for an attempt of the task that holds; not made yet."""
-        user = _user(self)
-        assert user is not None, "an attempt is made inside a block of `holding`"
-        return user.folder / name
+        return self._user().folder / name
 
     def clean(self) -> None:
         """Remove what tasks left that are no longer alive."""
@@ -133,12 +131,19 @@ class Scratch:
 
     def _use(self, entry: Path) -> None:
         """Keep an entry from being evicted, as long as the task that holds."""
-        user = _user(self)
-        assert user is not None, "copies are used inside a block of `holding`"
+        user = self._user()
         with _locked(self.folder / ".evict", fcntl.LOCK_SH):
             entry.mkdir(parents=True, exist_ok=True)
             user.mark(entry)
             (entry / _FETCH).touch()
+
+    def _user(self) -> _User:
+        users = _users()
+        assert users is not None, "copies and attempts are made inside a block of `holding`"
+        if self not in users:
+            self.clean()
+            users[self] = _User(self.tasks)
+        return users[self]
 
     def _fetch(self, path: Path, size_bytes: int, fetch: Callable[[Path], object]) -> None:
         part = path.with_name(f".{path.name}.part")
@@ -263,7 +268,7 @@ def holding(*, trims: bool = True) -> Generator[None, None, None]:
 
     With `trims`, what is above the bound then goes.
     """
-    outer = getattr(_thread, "users", None)
+    outer = _users()
     users: dict[Scratch, _User] = {}
     _thread.users = users
     try:
@@ -276,18 +281,9 @@ def holding(*, trims: bool = True) -> Generator[None, None, None]:
                 scratch.keep_bound()
 
 
-def _holds() -> bool:
-    return getattr(_thread, "users", None) is not None
-
-
-def _user(scratch: Scratch) -> _User | None:
-    users: dict[Scratch, _User] | None = getattr(_thread, "users", None)
-    if users is None:
-        return None
-    if scratch not in users:
-        scratch.clean()
-        users[scratch] = _User(scratch.tasks)
-    return users[scratch]
+def _users() -> dict[Scratch, _User] | None:
+    """What this thread holds; None outside a block of `holding`."""
+    return getattr(_thread, "users", None)
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def test_an_end_that_no_server_takes_fails_alone(
 ) -> None:
     client, leases = three(served, served.url)
     ends = [done(leases[0], '"a"'), done(leases[1], result), done(leases[2], '"c"')]
-    assert opened(client, tmp_path, job).complete(ends) == [True, False, True]
+    opened(client, tmp_path, job).complete(ends)
     expected = [TaskState.DONE, TaskState.FAILED, TaskState.DONE]
     assert states(served, job, "measure") == expected
 

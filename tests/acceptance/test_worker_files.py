@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import socket
 import threading
@@ -14,8 +15,11 @@ from uuid import uuid4
 
 import pytest
 
+from intermission.backends.http.task_io import HttpIO
+from intermission.backends.http.work_client import WorkClient
 from intermission.backends.source_files import identify
 from intermission.backends.store.memory import MemoryStore
+from intermission.engine.receipt import peek
 from intermission.model import Job
 from intermission.testing.jobs import line_job, submit
 from servers.worker_api import Hands, Served, problem, served_in
@@ -109,6 +113,82 @@ def test_of_two_uploads_of_one_name_one_wins(
     assert _spooled(served, job) == []
 
 
+def _sent_along(body: bytes, **altered: object) -> dict[str, object]:
+    """A file as it comes with the end of its task."""
+    own = {"name": "a/note.txt", "size_bytes": len(body), "sha256": _sha256(body)}
+    return {**own, "content": base64.b64encode(body).decode(), **altered}
+
+
+def test_small_files_may_come_with_the_end_of_their_task(
+    served: Served, hands: Hands, job: Job
+) -> None:
+    (lease,) = hands.claim()
+    assert lease["inline_max_bytes"] >= 1024
+    uploaded = hands.add(lease["token"], "b.txt", b"uploaded")
+    for _ in range(2):  # a lost answer is asked for again
+        end = hands.complete(lease["token"], "1", uploaded, _sent_along(b"a note"))
+        assert end["accepted"], end
+    store = served.bench.workspace(job).open_store()
+    receipt = peek(store, "fetch", lease["key"])
+    assert receipt is not None
+    kept = {one.name: store.read(one.key) for one in receipt.files}
+    assert kept == {"a/note.txt": b"a note", "b.txt": b"uploaded"}
+    (lease,) = hands.claim()
+    hands.complete(lease["token"], "1")
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"sha256": "0" * 64},
+        {"size_bytes": 7},
+        {"content": "a note"},
+        {"name": "../note.txt"},
+        {"name": "taken.txt"},
+    ],
+    ids=["hash", "size", "not base64", "name", "name of another"],
+)
+def test_a_file_that_is_not_as_announced_ends_no_task(
+    served: Served, hands: Hands, job: Job, token: str, altered: dict[str, object]
+) -> None:
+    hands.add(token, "taken.txt", b"another")
+    end = hands.complete(token, "1", _sent_along(b"a note", **altered))
+    assert not end["accepted"]
+    assert end["problem"]
+    assert [key.rpartition("/")[2] for key in _kept(served, job)] == ["taken.txt"]
+
+
+def test_no_more_comes_with_an_end_than_the_lease_says(hands: Hands, job: Job) -> None:
+    (lease,) = hands.claim()
+    body = b"x" * (lease["inline_max_bytes"] + 100)
+    done = [{"lease": lease["token"], "result": "1", "files": [_sent_along(body)]}]
+    problem(hands.ask("complete", done=done), 422)
+    hands.complete(lease["token"], "1")
+
+
+def test_a_worker_sends_small_files_with_the_end_and_large_ones_before(
+    served: Served, hands: Hands, job: Job, tmp_path: Path
+) -> None:
+    client = WorkClient(served.url, hands.key)
+    (lease,) = client.claim("w", 1, lease_ttl_s=60)
+    most = client.shared(job.key).inline_max_bytes
+    bodies = {"a": b"a" * (most - 1), "b": b"", "c": b"cc", "d": b"d"}
+    for name, body in bodies.items():
+        (tmp_path / "made").mkdir(exist_ok=True)
+        (tmp_path / "made" / name).write_bytes(body)
+    io = HttpIO(served.url, hands.key, job, tmp_path / "scratch", most)
+    files = io.keep(lease, lease.key, "attempt", tmp_path / "made")
+    assert [key.rpartition("/")[2] for key in _kept(served, job)] == ["c"], "no room for it"
+    (end,) = client.complete([(lease.task_id, lease.fence, "1", files)])
+    assert end.accepted, end
+    store = served.bench.workspace(job).open_store()
+    receipt = peek(store, lease.step, lease.key)
+    assert receipt is not None
+    assert {one.name: store.read(one.key) for one in receipt.files} == bodies
+    (last,) = hands.claim()
+    hands.complete(last["token"], "1")
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "body"),
     [
@@ -138,8 +218,12 @@ def _headers(hands: Hands, token: str, body: bytes) -> dict[str, str]:
     return {
         "Authorization": f"Bearer {hands.key}",
         "Intermission-Lease": token,
-        "X-Content-SHA256": hashlib.sha256(body).hexdigest(),
+        "X-Content-SHA256": _sha256(body),
     }
+
+
+def _sha256(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
 
 
 def _kept(served: Served, job: Job) -> list[str]:

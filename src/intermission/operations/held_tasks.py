@@ -24,15 +24,7 @@ from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError, NotFound
 from intermission.maintenance.preview import Previews
 from intermission.maintenance.superseded_outputs import bring_back
-from intermission.model import (
-    HELD,
-    Job,
-    Lease,
-    Reason,
-    StepSpec,
-    TaskRow,
-    TaskState,
-)
+from intermission.model import HELD, Job, Lease, Reason, StepSpec, TaskRow, TaskState
 from intermission.operations.lease_tokens import LeaseToken, read_token
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger, task_with
@@ -119,6 +111,14 @@ class HeldTask:
         """Where this attempt's artifacts lie."""
         return attempt_prefix(self.lease.step, self.receipt_key, self.token.attempt)
 
+    def artifact_key(self, name: str) -> str:
+        return f"{self.prefix}/{name}"
+
+    @property
+    def spool(self) -> Path:
+        """Where an artifact's bytes wait until they are all there."""
+        return self.opened.scratch / "uploads"
+
 
 class HeldTasks:
     """Leases by their tokens. For any thread."""
@@ -181,17 +181,9 @@ class HeldTasks:
             held = [(lease.task_id, lease.fence)]
             self.ledger.release(held, reason=Reason.STORE_AWAY, message=str(e))
             return None
-        token = LeaseToken(
-            lease.task_id,
-            lease.fence,
-            new_attempt(lease.fence),
-            lease.attempt,
-            lease.job_key,
-            lease.step,
-            lease.index,
-            lease.key,
-            process,
-        )
+        at = lease.attempt, lease.job_key, lease.step, lease.index, lease.key
+        attempt = new_attempt(lease.fence)
+        token = LeaseToken(lease.task_id, lease.fence, attempt, *at, process)
         return self._remember(lease, token, opened, until_s)
 
     def renewed(self, leases: Collection[tuple[int, int]], until_s: float) -> None:
@@ -233,16 +225,8 @@ class HeldTasks:
             return held
         row = self._row(token)  # it was claimed before this server was started, or from another
         opened = self.opened(token.job_key)
-        lease = Lease(
-            token.task_id,
-            token.fence,
-            token.tries,
-            token.job_key,
-            token.step,
-            token.index,
-            token.key,
-            row.chunk,
-        )
+        at = token.tries, token.job_key, token.step, token.index, token.key
+        lease = Lease(token.task_id, token.fence, *at, row.chunk)
         until_s = time.monotonic() + TRUSTED_S if row.state in HELD else 0.0
         return self._remember(lease, token, opened, until_s)
 
@@ -267,11 +251,10 @@ class HeldTasks:
                 return True
         return False
 
-    def current(self, worker: Worker, text: str) -> HeldTask:
-        held = self.find(worker, text)
-        if self.is_current(held):
-            return held
-        raise NoLease(
-            f"the lease of {held.lease.step}[{held.lease.index}] ended.",
-            remedy="Drop this task and claim another.",
-        )
+    def check_current(self, held: HeldTask) -> None:
+        """Raise `NoLease` unless a lease is still its worker's."""
+        if not self.is_current(held):
+            raise NoLease(
+                f"the lease of {held.lease.step}[{held.lease.index}] ended.",
+                remedy="Drop this task and claim another.",
+            )

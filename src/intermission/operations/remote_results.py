@@ -9,14 +9,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from intermission.errors import (
-    IntermissionError,
-)
-from intermission.model import (
-    StepKind,
-    StepSpec,
-    canonical,
-)
+from intermission.errors import IntermissionError
+from intermission.model import StepKind, StepSpec, canonical
 from intermission.pipeline import Pipeline
 from intermission.pipeline.chunk import Chunk, joined, ordered, parted
 

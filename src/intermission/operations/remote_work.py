@@ -23,17 +23,8 @@ from intermission.backends.http import work_schema as wire
 from intermission.composition.fleet import Fleet, fleet_delays
 from intermission.engine import completion
 from intermission.engine.inputs import read_inputs
-from intermission.engine.receipt import (
-    adopt,
-    peek,
-    receipt_key,
-)
-from intermission.errors import (
-    InputUnfinished,
-    IntermissionError,
-    Permanent,
-    UsageError,
-)
+from intermission.engine.receipt import adopt, peek, receipt_key
+from intermission.errors import InputUnfinished, IntermissionError, Permanent, UsageError
 from intermission.model import (
     RESULT_INLINE_MAX_BYTES,
     Completion,
@@ -45,14 +36,9 @@ from intermission.model import (
 )
 from intermission.operations.held_tasks import HeldTask, HeldTasks, NoLease, Worker
 from intermission.operations.lease_tokens import read_token
-from intermission.operations.remote_files import RemoteFiles, first_page
+from intermission.operations.remote_files import direct_upload, first_page, keep_inline, settle
 from intermission.operations.remote_results import Refused
-from intermission.operations.task_ends import (
-    completion_of,
-    finished,
-    kept_files,
-    publish_outputs,
-)
+from intermission.operations.task_ends import completion_of, finished, kept_files, publish_outputs
 from intermission.ports.ledger import Ledger
 from intermission.ports.slot_protocol import Failed, Inputs
 
@@ -72,7 +58,6 @@ class RemoteWork:
         self._fleet = fleet
         self._settings = fleet.settings
         self._tasks = HeldTasks(fleet)
-        self.files = RemoteFiles(self._tasks)
         self._writers = ThreadPoolExecutor(WRITERS, "receipts")
         self._lock = threading.Lock()
         self._rescued_s = 0.0
@@ -145,9 +130,10 @@ class RemoteWork:
 
         A repeat is answered as the first call was.
         """
-        written = [self._written(worker, done) for done in asked.done[:1]]
         # Each receipt is synced to the disk, which many can wait for at once.
-        written += self._writers.map(partial(self._written, worker), asked.done[1:])
+        others = self._writers.map(partial(self._written, worker), asked.done[1:])
+        written = [self._written(worker, done) for done in asked.done[:1]]
+        written += others
         ends = [one if isinstance(one, wire.End) else _LOST for one in written]
         by_job: dict[str, list[tuple[int, HeldTask, Completion]]] = {}
         for at, one in enumerate(written):
@@ -176,13 +162,8 @@ class RemoteWork:
             state: TaskState | None = None
             with suppress(NoLease):
                 held = self._tasks.find(worker, one.lease)
-                failed = Failed(
-                    held.lease.task_id,
-                    one.error,
-                    one.message,
-                    one.permanent,
-                    one.retry_after_s,
-                )
+                how = one.error, one.message, one.permanent, one.retry_after_s
+                failed = Failed(held.lease.task_id, *how)
                 delays = fleet_delays(self._settings)
                 failure = completion.failure(held.opened.job, held.lease, failed, *delays)
                 (state,) = self._ledger.fail([replace(failure, code=one.reason)])
@@ -215,9 +196,19 @@ class RemoteWork:
     def upload(self, worker: Worker, asked: wire.Upload) -> wire.UploadAt:
         """Where the store itself takes an artifact. Raises `UsageError` for a bad name."""
         try:
-            return self.files.upload(worker, asked)
+            return direct_upload(self.current(worker, asked.lease), asked)
         except NoLease:
             return wire.UploadAt(url=None, headers={})
+
+    def current(self, worker: Worker, lease: str) -> HeldTask:
+        """The task that a lease token opens. Raises `NoLease`."""
+        held = self._tasks.find(worker, lease)
+        self._tasks.check_current(held)
+        return held
+
+    def check_current(self, held: HeldTask) -> None:
+        """Raise `NoLease` if the lease ended meanwhile."""
+        self._tasks.check_current(held)
 
     @property
     def _ledger(self) -> Ledger:
@@ -300,6 +291,7 @@ class RemoteWork:
             timeout_s=spec.timeout_s,
             artifact_max_bytes=self.artifact_max_bytes,
             result_max_bytes=RESULT_INLINE_MAX_BYTES,
+            inline_max_bytes=wire.INLINE_MAX_BYTES,
             lease_s=lease_s,
             alone=lease.alone,
         )
@@ -313,8 +305,10 @@ class RemoteWork:
             return completion_of(held, standing, adopted=False)
         for one in done.files:
             if one.direct:
-                self.files.settle(held, one)
-        files = kept_files(held, done.files, lambda one: f"{held.prefix}/{one.name}")
+                settle(held, one)
+            elif one.content is not None:
+                keep_inline(held, one, one.content)
+        files = kept_files(held, done.files, lambda one: held.artifact_key(one.name))
         return finished(held, done.result, files, self._fleet.app.clock.now_ms())
 
     def _record(self, finished: Sequence[tuple[HeldTask, Completion]]) -> list[bool]:

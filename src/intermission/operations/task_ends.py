@@ -16,13 +16,7 @@ from intermission.engine.publish import publish
 from intermission.engine.receipt import commit
 from intermission.engine.run_task import receipt_of
 from intermission.errors import AlreadyExists, CorruptArtifact, UsageError
-from intermission.model import (
-    RESULT_INLINE_MAX_BYTES,
-    Completion,
-    FileRef,
-    Receipt,
-    StepKind,
-)
+from intermission.model import RESULT_INLINE_MAX_BYTES, Completion, FileRef, Receipt, StepKind
 from intermission.operations.held_tasks import HeldTask
 from intermission.operations.remote_results import Refused, check_plan, checked_result
 from intermission.pipeline.chunk import ChunkFile

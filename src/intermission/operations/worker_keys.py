@@ -32,7 +32,7 @@ class KeyRefused(Exception):
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key just made; its text is known to nobody else, and never shown again."""
+    """A new key. It is shown here and never again: its text is known to nobody else."""
 
     id: str
     key: str
@@ -48,8 +48,8 @@ class WorkerKeys:
 
     def register(
         self,
-        name: str,
         *,
+        name: str,
         can: tuple[str, ...],
         metadata: Mapping[str, Any],
         version: str,

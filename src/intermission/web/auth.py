@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends
@@ -18,7 +17,8 @@ from pydantic import SecretStr
 from starlette.requests import Request
 
 from intermission import __version__
-from intermission.operations.worker_keys import KeyRefused, WorkerKeys, WorkerRow
+from intermission.operations.held_tasks import Worker
+from intermission.operations.worker_keys import KeyRefused, WorkerKeys
 from intermission.operations.worker_protocol import work_schema as wire
 from intermission.web.problems import Problem
 
@@ -68,19 +68,6 @@ def _require(given: str | None, secret: bytes) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Caller:
-    """Whoever calls: a worker, or the administrator, for whom `worker` is None."""
-
-    worker: WorkerRow | None = None
-    secret: bytes = b""
-    """Signs the lease tokens that this caller is given."""
-
-    @property
-    def name(self) -> str:
-        return "" if self.worker is None else self.worker.id
-
-
 class Keys:
     """Tells callers by what they send."""
 
@@ -88,7 +75,7 @@ class Keys:
         self._workers = workers
         self._secret = secret_of(secret).encode()
 
-    def caller(self, request: Request) -> Caller:
+    def caller(self, request: Request) -> Worker:
         """A worker or the administrator; raises `Problem` for anybody else."""
         check_version(request.headers.get(wire.PROGRAM_HEADER))
         given = _bearer(request)
@@ -107,9 +94,9 @@ class Keys:
             worker = self._workers.worker(given)
         except KeyRefused as e:
             raise Problem(401, e.title, str(e), remedy=e.remedy, headers=_CHALLENGE) from e
-        return Caller(worker, worker.lease_secret)
+        return Worker(worker.id, worker.lease_secret)
 
-    def admin(self, request: Request) -> Caller:
+    def admin(self, request: Request) -> Worker:
         """The administrator alone."""
         if not self._secret:
             raise Problem(
@@ -119,7 +106,7 @@ class Keys:
                 remedy="Set admin_secret (INTERMISSION_ADMIN_SECRET) on the server, restart it.",
             )
         _require(_bearer(request), self._secret)
-        return Caller(secret=hashlib.sha256(b"lease:" + self._secret).digest())
+        return Worker("", hashlib.sha256(b"lease:" + self._secret).digest())
 
 
 def check_version(version: str | None) -> None:

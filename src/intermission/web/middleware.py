@@ -61,18 +61,18 @@ class Middleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(Headers(scope=scope), receive)
+        is_document = scope["method"] not in _SAFE and not scope["path"].startswith(self._exempt)
+        body = _Body(Headers(scope=scope), receive, is_document=is_document)
         answer = _Answer(body, send)
-        receive = body.receive
         try:
             _refuse_long_headers(scope)
             self._refuse_strangers(scope)
-            if scope["method"] not in _SAFE and not scope["path"].startswith(self._exempt):
-                receive = await _whole(body)
+            if is_document and body.declared_bytes > BODY_MAX_BYTES:
+                raise _too_large()
         except Problem as e:
-            await e.response()(scope, receive, answer.send)
+            await e.response()(scope, body.receive, answer.send)
             return
-        await self._app(scope, receive, answer.send)
+        await self._app(scope, body.receive, answer.send)
 
     def _refuse_strangers(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -106,9 +106,9 @@ def _name(host: str) -> str:
 
 
 class _Body:
-    """The body of a request as it comes in."""
+    """The body of a request as it comes in. A document is bounded here, a file elsewhere."""
 
-    def __init__(self, headers: Headers, receive: Receive) -> None:
+    def __init__(self, headers: Headers, receive: Receive, *, is_document: bool) -> None:
         declared = headers.get("content-length", "0")
         self.declared_bytes = int(declared[:20]) if declared.isdecimal() else 0
         self.is_unread = self.declared_bytes > 0 or "transfer-encoding" in headers
@@ -116,16 +116,35 @@ class _Body:
         self.is_held_back = headers.get("expect", "").lower() == "100-continue"
         """Whether the client waits to be asked for it."""
         self._receive = receive
+        self._is_document = is_document
+        self._read_bytes = 0
+        self._until_s = asyncio.get_running_loop().time() + BODY_S
 
     async def receive(self) -> Message:
-        self.is_held_back = False
+        """What came. Raises `Problem` for a document that is too large, or takes too long."""
         if not self.is_unread:
             return await self._receive()
+        now_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(BODY_S):
-                message = await self._receive()
+            async with asyncio.timeout_at(self._until_s if self._is_document else now_s + BODY_S):
+                message = await self._next()
         except TimeoutError:
-            return {"type": "http.disconnect"}
+            if not self._is_document:
+                return {"type": "http.disconnect"}
+            raise Problem(
+                408,
+                "The body took too long",
+                f"expected all of it within {BODY_S:g} s.",
+                remedy="Send it again, over a faster connection.",
+            ) from None
+        self._read_bytes += len(message.get("body", b""))
+        if self._is_document and self._read_bytes > BODY_MAX_BYTES:
+            raise _too_large()
+        return message
+
+    async def _next(self) -> Message:
+        self.is_held_back = False
+        message = await self._receive()
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self.is_unread = False
         return message
@@ -139,7 +158,7 @@ class _Body:
             async with asyncio.timeout(DISCARD_S):
                 while self.is_unread and not self.is_held_back:
                     async with asyncio.timeout(DISCARD_SILENCE_S):
-                        await self.receive()
+                        await self._next()
         except TimeoutError:
             return
 
@@ -177,41 +196,6 @@ def _refuse_long_headers(scope: Scope) -> None:
             f"{count} with {size_bytes}.",
             remedy="Send fewer headers.",
         )
-
-
-async def _whole(body: _Body) -> Receive:
-    """The body read whole, if it is as small as a document is."""
-    if body.declared_bytes > BODY_MAX_BYTES:
-        raise _too_large()
-    found = bytearray()
-    more = True
-    try:
-        async with asyncio.timeout(BODY_S):
-            while more:
-                message = await body.receive()
-                if message["type"] == "http.disconnect":
-                    break
-                found += message.get("body", b"")
-                more = message.get("more_body", False)
-                if len(found) > BODY_MAX_BYTES:
-                    raise _too_large()
-    except TimeoutError:
-        raise Problem(
-            408,
-            "The body took too long",
-            f"expected all of it within {BODY_S:g} s.",
-            remedy="Send it again, over a faster connection.",
-        ) from None
-    handed = False
-
-    async def again() -> Message:
-        nonlocal handed
-        if handed:
-            return await body.receive()
-        handed = True
-        return {"type": "http.request", "body": bytes(found), "more_body": False}
-
-    return again
 
 
 def _too_large() -> Problem:

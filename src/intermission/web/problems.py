@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import fastapi
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -30,6 +31,7 @@ from intermission.errors import (
     UsageError,
     WorkspaceBusy,
 )
+from intermission.operations.held_tasks import NoLease
 from intermission.operations.worker_protocol import work_schema as wire
 
 MEDIA_TYPE = "application/problem+json"
@@ -41,6 +43,7 @@ _LOG = logging.getLogger(__name__)
 
 # The first class that fits decides, so a class stands before the one it derives from.
 _STATUS: tuple[tuple[type[IntermissionError], int, str], ...] = (
+    (NoLease, 410, "The lease is not yours"),
     (NotFound, 404, "Not found"),
     (AlreadyExists, 409, "Already exists"),
     (StalePlans, 409, "Other plans are done by now"),
@@ -66,8 +69,8 @@ class ProblemBody(BaseModel):
     errors: list[dict[str, Any]] | None = None
 
 
-class Problem(Exception):
-    """Raise it from an endpoint to answer with a status and a reason."""
+class Problem(fastapi.HTTPException):
+    """Raise it from an endpoint, or while a body is read, to answer with a status and a reason."""
 
     def __init__(
         self,
@@ -80,13 +83,11 @@ class Problem(Exception):
         headers: Mapping[str, str] | None = None,
         errors: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        super().__init__(f"{status} {title}: {detail} {remedy}".strip())
+        super().__init__(status, detail, dict(headers or {}))
         self.status = status
         self.title = title
-        self.detail = detail
         self.remedy = remedy
         self.type = type
-        self.headers = dict(headers or {})
         self.errors = errors
 
     def response(self) -> JSONResponse:

@@ -55,7 +55,7 @@ async def received(request: Request, folder: Path, max_bytes: int) -> AsyncItera
                 raise too_large(max_bytes)
             if spool.size_bytes - spool.written_bytes >= BLOCK_BYTES:
                 await to_thread.run_sync(spool.write)
-        body = await to_thread.run_sync(spool.finish)
+        body = await spool.finish()
         if (found := spool.digest.hexdigest()) != expected:
             raise Problem(
                 422,
@@ -67,7 +67,8 @@ async def received(request: Request, folder: Path, max_bytes: int) -> AsyncItera
     except ClientDisconnect:
         raise cut() from None
     finally:
-        await to_thread.run_sync(spool.close)
+        if spool.file is not None:
+            await to_thread.run_sync(spool.file.close)
 
 
 class _Spool:
@@ -78,7 +79,7 @@ class _Spool:
         self.size_bytes = self.written_bytes = 0
         self.waiting: list[bytes] = []
         self._folder = folder
-        self._file: IO[bytes] | None = None
+        self.file: IO[bytes] | None = None
 
     def write(self) -> None:
         block = b"".join(self.waiting)
@@ -86,28 +87,22 @@ class _Spool:
         self.written_bytes = self.size_bytes
         self.digest.update(block)
         try:
-            if self._file is None:
+            if self.file is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._file = NamedTemporaryFile(dir=self._folder)  # noqa: SIM115 - close() ends it
-            self._file.write(block)
+                self.file = NamedTemporaryFile(dir=self._folder)  # noqa: SIM115 - closed at the end
+            self.file.write(block)
+            self.file.flush()
         except OSError as e:
             raise fault_from_os(e, "receiving a file", EnvironmentFault, where=self._folder) from e
 
-    def finish(self) -> bytes | Path:
-        if self._file is None:
+    async def finish(self) -> bytes | Path:
+        """All of it. What is small needs no other thread."""
+        if self.file is None:
             body = b"".join(self.waiting)
             self.digest.update(body)
             return body
-        self.write()
-        try:
-            self._file.flush()
-        except OSError as e:
-            raise fault_from_os(e, "receiving a file", EnvironmentFault, where=self._folder) from e
-        return Path(self._file.name)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        await to_thread.run_sync(self.write)
+        return Path(self.file.name)
 
 
 def sent(request: Request, path: Path, headers: Mapping[str, str]) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ from intermission.errors import LedgerError
 from intermission.operations.workers import OFFLINE_MS, state_of
 from intermission.ports.registry import KeyRow, WorkerRow
 from intermission.testing.jobs import submit
+from intermission.web import middleware
 from intermission.web.middleware import BODY_MAX_BYTES, is_loopback
 
 SECRET = "a long and secret sentence, ähnlich"
@@ -98,6 +100,25 @@ def test_a_body_has_a_limit(connect: Connect) -> None:
         assert answer.status_code == 413
         assert str(BODY_MAX_BYTES) in answer.json()["detail"]
         assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_body_may_not_take_for_ever(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "BODY_S", 0.2)
+    said: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.01)  # it trickles, and is never silent for long
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    monkeypatch.setattr(middleware, "DISCARD_S", 0.1)
+    headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/jobs", "query_string": b""}
+    app: Any = connect().app
+    asyncio.run(app({**scope, "headers": headers}, receive, send))
+    assert said[0]["status"] == 408
 
 
 def test_what_is_not_there_is_a_problem(connect: Connect) -> None:

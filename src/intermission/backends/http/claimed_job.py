@@ -7,20 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from intermission.backends.http.task_io import HttpIO
-from intermission.backends.http.work_client import WorkClient, source_uri
+from intermission.backends.http.work_client import WorkClient
 from intermission.errors import NoPipeline
-from intermission.model import (
-    Failure,
-    Job,
-    Lease,
-    Reason,
-    Source,
-    TaskState,
-    canonical,
-    identity,
-)
+from intermission.model import Failure, Job, Lease, Reason, Source, TaskState, canonical, identity
 from intermission.pipeline.catalog import Catalog
 from intermission.ports.slot_protocol import (
     Completed,
@@ -45,6 +37,7 @@ class HttpJob:
     settings: Settings
     scratch: Path
     logs: Path
+    inline_max_bytes: int
     resources: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -56,11 +49,12 @@ class HttpJob:
         return self.client.renewals
 
     def context(self) -> JobContext:
+        at = self.client.url, self.client.key
         return JobContext(
             name=self.name,
             job=self.job,
             ref=self.ref,
-            open_io=partial(HttpIO, self.client.url, self.client.key, self.job, self.scratch),
+            open_io=partial(HttpIO, *at, self.job, self.scratch, self.inline_max_bytes),
             folder=self.logs,
             worker=self.worker,
             settings=self.settings,
@@ -91,14 +85,8 @@ class HttpJob:
         return []
 
     def fail(self, lease: Lease, failed: Failed) -> TaskState | None:
-        failure = Failure(
-            failed.task_id,
-            lease.fence,
-            failed.error,
-            failed.message,
-            failed.permanent,
-            code=failed.code,
-        )
+        how = failed.error, failed.message, failed.permanent
+        failure = Failure(failed.task_id, lease.fence, *how, code=failed.code)
         return self.client.fail_one(failure, failed.wait_s)
 
     def invalidate(self, lease: Lease, corrupt: CorruptInput) -> None:
@@ -126,11 +114,11 @@ def open_http_job(
             "version.",
             remedy="Run a worker that has that version.",
         )
-    source = Source(
-        source_uri(client.url, task.source), task.source.fingerprint, task.source.size_bytes
-    )
-    specs = entry.pipeline.specs
+    given = task.source
+    uri = f"{client.url}{given.url}/{quote(given.name, safe='')}"  # its bytes are read with a lease
+    source = Source(uri, given.fingerprint, given.size_bytes)
     params = canonical(dict(task.params))
-    job = Job(key, task.pipeline, entry.pipeline.graph, source, params, specs)
+    job = Job(key, task.pipeline, entry.pipeline.graph, source, params, entry.pipeline.specs)
     logs = scratch.parent / "workspaces" / identity(client.url, key)[:20]
-    return HttpJob(client, job, entry.ref, worker, settings, scratch, logs)
+    most = task.inline_max_bytes
+    return HttpJob(client, job, entry.ref, worker, settings, scratch, logs, most)

@@ -113,14 +113,22 @@ class Server:
         `doing` completes the sentence "... failed". `body` and `headers` as functions are asked
         before each try. Raises what `faults` names, and errors of ours that the server answered.
         """
-        patience = _Patience(patience_s)
+        until_s, delay_s = time.monotonic() + patience_s, _DELAY_S
+        limits_s = self._httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s))
         while True:
             try:
-                given = headers() if callable(headers) else headers or {}
-                with self._sent(verb, path, body, given, timeout_s) as response:
+                with self._client.stream(
+                    verb,
+                    path,
+                    content=body() if callable(body) else body,
+                    headers=dict((headers() if callable(headers) else headers) or {}),
+                    timeout=limits_s,
+                ) as response:
                     if response.is_success or response.has_redirect_location:
                         return receive(response)
                     response.read()
+            except self._httpx.UnsupportedProtocol as e:
+                raise _no_url(self.url) from e
             except self._httpx.TransportError as e:
                 said, wait_s, remedy = f"{type(e).__name__}: {e}".rstrip(": "), 0.0, ""
             else:
@@ -128,13 +136,16 @@ class Server:
                     raise self._error(doing, response, faults)
                 said, wait_s = f"answered {_said(response)}", _retry_after_s(response)
                 remedy = str(_problem(response).get("remedy", ""))
-            if not patience.wait(wait_s):
+            pause_s = max(wait_s, delay_s * random.uniform(0.5, 1))
+            if time.monotonic() + pause_s > until_s:
                 raise faults.unavailable(
                     f"{doing} failed: {self.url} gave no usable answer for {patience_s:g} s "
                     f"({said}).",
                     remedy=remedy
                     or "Is the server running, and is its URL right? Progress is saved.",
                 )
+            time.sleep(pause_s)
+            delay_s = min(delay_s * 2, _DELAY_MAX_S)
 
     def send_file(
         self,
@@ -181,31 +192,6 @@ class Server:
         except (self._httpx.HTTPError, self._httpx.InvalidURL) as e:
             raise Elsewhere(f"{type(e).__name__}: {e}".rstrip(": ")) from e
 
-    @contextmanager
-    def _sent(
-        self,
-        verb: str,
-        path: str,
-        body: bytes | Callable[[], Iterator[bytes]],
-        headers: Mapping[str, str],
-        timeout_s: float,
-    ) -> Generator[httpx.Response, None, None]:
-        try:
-            request = self._client.build_request(
-                verb,
-                path,
-                content=body if isinstance(body, bytes) else body(),
-                headers=dict(headers),
-                timeout=self._httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s)),
-            )
-            response = self._client.send(request, stream=True)
-        except self._httpx.UnsupportedProtocol as e:
-            raise _no_url(self.url) from e
-        try:
-            yield response
-        finally:
-            response.close()
-
     def _error(self, doing: str, response: httpx.Response, faults: Faults) -> IntermissionError:
         problem = _problem(response)
         detail, remedy = str(problem.get("detail", "")), str(problem.get("remedy", ""))
@@ -218,10 +204,15 @@ class Server:
             return faults.unacceptable(
                 f"{doing} failed: {self.url} never takes this ({_said(response)}).", remedy=remedy
             )
-        if problem.get("type") == PROBLEM_PREFIX + CorruptArtifact.__name__:
+        _, is_ours, name = str(problem.get("type")).rpartition(PROBLEM_PREFIX)
+        kind = getattr(errors, name, None) if is_ours else None
+        if kind is CorruptArtifact:
             return CorruptArtifact(detail, task_key="", key="", remedy=remedy)
-        kind = _kind(problem)
-        if kind is not None:
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, IntermissionError)
+            and kind is not WorkspaceBusy
+        ):
             return kind(detail, remedy=remedy)
         return faults.error(
             f"{doing} failed: {self.url} answered {_said(response)}.",
@@ -241,23 +232,6 @@ def server(url: str, key: str) -> Server:
         if found is None:
             found = _servers[name] = Server(url, key)
         return found
-
-
-class _Patience:
-    """How long to go on asking, and how long to wait before each further try."""
-
-    def __init__(self, patience_s: float) -> None:
-        self._until_s = time.monotonic() + patience_s
-        self._delay_s = _DELAY_S
-
-    def wait(self, at_least_s: float) -> bool:
-        """False, at once, when there would be no time left."""
-        pause_s = max(at_least_s, self._delay_s * random.uniform(0.5, 1))
-        if time.monotonic() + pause_s > self._until_s:
-            return False
-        time.sleep(pause_s)
-        self._delay_s = min(self._delay_s * 2, _DELAY_MAX_S)
-        return True
 
 
 def measured(file: Path) -> tuple[int, str]:
@@ -303,17 +277,6 @@ def _said(response: httpx.Response) -> str:
     return f"{response.status_code} {response.reason_phrase}".rstrip() + (
         f": {detail}" if detail else ""
     )
-
-
-def _kind(problem: Mapping[str, Any]) -> type[IntermissionError] | None:
-    """The error class that a problem names, if it is one that needs no more than a message."""
-    kind = problem.get("type", "")
-    if not isinstance(kind, str) or not kind.startswith(PROBLEM_PREFIX):
-        return None
-    found = getattr(errors, kind.removeprefix(PROBLEM_PREFIX), None)
-    if not isinstance(found, type) or not issubclass(found, IntermissionError):
-        return None
-    return None if issubclass(found, CorruptArtifact | WorkspaceBusy) else found
 
 
 def _retry_after_s(response: httpx.Response) -> float:

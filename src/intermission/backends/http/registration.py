@@ -57,7 +57,7 @@ def heartbeat(url: str, key: str, *, slots: int, busy: int) -> None:
     server(url, key).call(
         "the heartbeat",
         "POST",
-        f"{wire.API}/heartbeat",
+        wire.HEARTBEAT,
         lambda response: response.read(),
         faults=LEDGER,
         body=said.model_dump_json().encode(),

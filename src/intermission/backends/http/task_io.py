@@ -6,6 +6,7 @@ no receipt and publishes nothing: the server does, when the worker completes the
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import logging
 import shutil
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -51,6 +52,8 @@ class HttpIO:
     key: str
     job: Job
     scratch: Path
+    inline_max_bytes: int = 0
+    """As much of a task's files travels with its end; no server is asked to take them before."""
 
     def adopt(self, lease: Lease, key: str, inputs: Mapping[str, str]) -> Receipt | None:
         """None: a server does not give out what is finished."""
@@ -71,7 +74,18 @@ class HttpIO:
         return Scratch(self.scratch).attempt(attempt)
 
     def keep(self, lease: Lease, key: str, attempt: str, folder: Path) -> tuple[FileRef, ...]:
-        return tuple(self._upload(lease, name, path) for name, path in made_files(folder))
+        left_bytes = self.inline_max_bytes
+        files: list[FileRef] = []
+        for name, path in made_files(folder):
+            with _faults(f"uploading {name}", path):
+                if path.stat().st_size <= left_bytes:
+                    body = path.read_bytes()
+                    left_bytes -= len(body)
+                    key = wire.INLINE + base64.b64encode(body).decode()
+                    files.append(FileRef(name, key, len(body), hashlib.sha256(body).hexdigest()))
+                else:
+                    files.append(self._upload(lease, name, path))
+        return tuple(files)
 
     def commit(self, lease: Lease, receipt: Receipt) -> tuple[Receipt, bool]:
         """The server writes it, when it is told that the task is complete."""
@@ -83,24 +97,24 @@ class HttpIO:
     def discard(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
-    @property
+    @cached_property
     def server(self) -> Server:
+        """Kept, because its connections are."""
         return server(self.url, self.key)
 
     def _upload(self, lease: Lease, name: str, path: Path) -> FileRef:
-        with _faults(f"uploading {name}", path):
-            size_bytes, sha256 = measured(path)
-            if self._sent_directly(lease, name, path, size_bytes):
-                return FileRef(name, wire.DIRECT, size_bytes, sha256)
-            self.server.send_file(
-                f"uploading {name}",
-                f"{wire.ARTIFACTS}/{quote(name)}",
-                path,
-                size_bytes,
-                sha256,
-                lambda response: None,
-                headers={wire.LEASE_HEADER: lease.token},
-            )
+        size_bytes, sha256 = measured(path)
+        if self._sent_directly(lease, name, path, size_bytes):
+            return FileRef(name, wire.DIRECT, size_bytes, sha256)
+        self.server.send_file(
+            f"uploading {name}",
+            f"{wire.ARTIFACTS}/{quote(name)}",
+            path,
+            size_bytes,
+            sha256,
+            lambda response: None,
+            headers={wire.LEASE_HEADER: lease.token},
+        )
         return FileRef(name, "", size_bytes, sha256)
 
     def _sent_directly(self, lease: Lease, name: str, path: Path, size_bytes: int) -> bool:

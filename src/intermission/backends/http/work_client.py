@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
@@ -105,9 +105,10 @@ class WorkClient:
         lost: set[int] = set()
         cancelled: set[int] = set()
         for some in _parts(heartbeats):
+            tokens = self._tokens_of((one.task_id, one.fence) for one in some)
             held = [
                 wire.HeldLease(lease=token, progress=one.progress, begun=one.begun)
-                for one, token in zip(some, self._tokens_of(_held(some)), strict=True)
+                for one, token in zip(some, tokens, strict=True)
             ]
             asked = wire.Renew(process=worker, leases=held, lease_s=lease_ttl_s)
             within_s = lease_ttl_s * _RENEW_SHARE
@@ -260,7 +261,7 @@ class WorkClient:
             path,
             lambda response: _read(answer, response.read(), self.url),
             faults=WORK,
-            body=asked.model_dump_json().encode(),
+            body=asked.model_dump_json(exclude_none=True).encode(),
             headers={"Content-Type": "application/json", wire.CALL_HEADER: uuid4().hex},
             patience_s=self._patience_s if within_s is None else within_s,
             timeout_s=ANSWER_TIMEOUT_S if within_s is None else max(1.0, within_s),
@@ -284,6 +285,7 @@ def _done(token: str, result: str, files: Sequence[FileRef]) -> wire.Done:
             size_bytes=one.size_bytes,
             sha256=one.sha256,
             direct=one.key == wire.DIRECT,
+            content=one.key.removeprefix(wire.INLINE) if one.key.startswith(wire.INLINE) else None,
         )
         for one in files
     ]
@@ -303,15 +305,6 @@ def _output(one: wire.InputOutput) -> Output | None:
     return Output(one.key, one.result, files)
 
 
-def source_uri(url: str, source: wire.SourceReference) -> str:
-    """What a source behind a server is called; its bytes are read with a lease."""
-    return f"{url}{source.url}/{quote(source.name, safe='')}"
-
-
-def _held(heartbeats: Sequence[Heartbeat]) -> list[tuple[int, int]]:
-    return [(one.task_id, one.fence) for one in heartbeats]
-
-
 T = TypeVar("T")
 
 
@@ -326,6 +319,7 @@ def _by_size(done: Sequence[wire.Done]) -> Iterable[list[wire.Done]]:
     size_bytes = 0
     for one in done:
         own_bytes = 2 * len(one.result.encode()) + 300 * (len(one.files) + 2)
+        own_bytes += sum(len(file.content or "") for file in one.files)
         if some and (len(some) >= wire.LEASES_MAX or size_bytes + own_bytes > wire.BODY_MAX_BYTES):
             yield some
             some, size_bytes = [], 0

@@ -44,8 +44,11 @@ PAGE_MAX_BYTES = 512 * 1024
 FIRST_PAGE_MAX = 16
 FIRST_PAGE_MAX_BYTES = 8 * 1024
 """As much of each input comes with the lease itself."""
-DIRECT = "direct"
-"""The key, on a worker's side, of an artifact that it sent to the store itself."""
+INLINE_MAX_BYTES = 64 * 1024
+"""Files of a task that together have as much may come with its end."""
+DIRECT, INLINE = "direct", "data:;base64,"
+"""The key, on a worker's side, of an artifact that it sent to the store itself; and what the key
+starts with of one that comes with the end, before its bytes."""
 FILES_MAX = 20_000
 TOKEN_MAX = 4096
 
@@ -53,7 +56,7 @@ CLAIM, RENEW, COMPLETE = f"{API}/claim", f"{API}/renew", f"{API}/complete"
 FAIL, RELEASE, DEFER = f"{API}/fail", f"{API}/release", f"{API}/defer"
 INPUTS, FILE, SOURCE = f"{API}/inputs", f"{API}/file", f"{API}/source"
 ARTIFACTS, CANCELLED = f"{API}/artifacts", f"{API}/cancelled"
-UPLOAD = f"{API}/upload"
+UPLOAD, HEARTBEAT = f"{API}/upload", f"{API}/heartbeat"
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Label = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -136,13 +139,15 @@ class Cancelled(Call):
 
 
 class Artifact(Call):
-    """A file that was uploaded under a lease."""
+    """A file that was uploaded under a lease, or comes with its end."""
 
     name: Annotated[str, Field(min_length=1, max_length=512)]
     size_bytes: Number
     sha256: Sha256
     direct: bool = False
     """Whether it was sent to the store itself."""
+    content: Annotated[str, Field(max_length=INLINE_MAX_BYTES * 4 // 3 + 4)] | None = None
+    """Its bytes in base64, if it was not sent before."""
 
 
 class Upload(Call):
@@ -261,9 +266,19 @@ class LeasedTask(Answer):
     timeout_s: float | None
     artifact_max_bytes: int
     result_max_bytes: int
+    inline_max_bytes: int = 0
+    """As much may come with the end of the task, of its files together."""
     lease_s: float
     alone: bool
     """Run nothing beside it: its last workers vanished, and it may be what killed them."""
+
+
+class Welcome(Answer):
+    """What a heartbeat is answered with."""
+
+    id: str
+    next_s: int
+    version: str
 
 
 class Claimed(Answer):
