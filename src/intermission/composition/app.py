@@ -327,7 +327,7 @@ class App:
         neither code nor another source.
         """
         try:
-            output = remembered_job(store, job_key).output
+            output = remembered_job(store, f"jobs/{job_key}.json").output
         except StoreUnavailable:
             raise
         except (NotFound, StoreError):

@@ -34,7 +34,9 @@ def remember_job(store: Store, job: Job, *, in_shared_ledger: bool = False) -> N
         with suppress(AlreadyExists):
             store.create(key, canonical(record).encode())
             return
-    if in_shared_ledger and not _read(store, key)[1] and store.stat(SHARED_KEY) is None:
+    if not in_shared_ledger or _is_in_shared_ledger(store, key):
+        return
+    if store.stat(SHARED_KEY) is None:
         store.replace(SHARED_KEY, b"{}")
 
 
@@ -42,29 +44,28 @@ def needs_shared_ledger(store: Store) -> bool:
     """Whether a shared ledger has, or had, any job of this workspace."""
     if store.stat(SHARED_KEY) is not None:
         return True
-    return any(in_shared_ledger for _, in_shared_ledger in _records(store))
+    return any(_is_in_shared_ledger(store, stat.key) for stat in store.list("jobs/"))
 
 
-def remembered_job(store: Store, job_key: str) -> Job:
-    """Raises `NotFound`, and `StoreError` for a record that is none."""
-    return _read(store, f"jobs/{job_key}.json")[0]
+def _is_in_shared_ledger(store: Store, key: str) -> bool:
+    """What a record says, whoever wrote it."""
+    try:
+        return bool(json.loads(store.read(key))["in_shared_ledger"])
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def remembered_jobs(store: Store) -> Iterator[Job]:
-    return (job for job, _ in _records(store))
+    return (remembered_job(store, stat.key) for stat in store.list("jobs/"))
 
 
-def _records(store: Store) -> Iterator[tuple[Job, bool]]:
-    return (_read(store, stat.key) for stat in store.list("jobs/"))
-
-
-def _read(store: Store, key: str) -> tuple[Job, bool]:
-    """A job as it was remembered, and whether a shared ledger has it."""
+def remembered_job(store: Store, key: str) -> Job:
+    """The job whose record this is. Raises `NotFound`, and `StoreError` for one that is none."""
     try:
         fields = json.loads(store.read(key))
-        in_shared_ledger = fields.pop("in_shared_ledger")
-        return Job.from_json(canonical(fields)), in_shared_ledger
-    except (ValueError, TypeError, KeyError) as e:
+        fields.pop("in_shared_ledger")
+        return Job.from_json(canonical(fields))
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise StoreError(
             f"expected a job under {key} in {store.uri}, found something else.",
             remedy="Move it away and rebuild again; the next run of that job writes it anew.",

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +117,7 @@ class Server:
         limits_s = self._httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s))
         while True:
             try:
-                with self._client.stream(
+                with self._answer(
                     verb,
                     path,
                     content=body() if callable(body) else body,
@@ -146,6 +146,20 @@ class Server:
                 )
             time.sleep(pause_s)
             delay_s = min(delay_s * 2, _DELAY_MAX_S)
+
+    @contextmanager
+    def _answer(self, verb: str, path: str, **options: Any) -> Iterator[httpx.Response]:
+        """An answer that goes with its body when nobody has it any more.
+
+        An httpx response and its stream hold each other. Python finds that when it looks for
+        cycles, and a worker, which makes many small values, has it look rarely.
+        """
+        with self._client.stream(verb, path, **options) as response:
+            try:
+                yield response
+            finally:
+                response.close()
+                response.stream = self._httpx.ByteStream(b"")
 
     def send_file(
         self,
@@ -181,7 +195,7 @@ class Server:
         url: str,
         headers: Mapping[str, str],
         body: Iterator[bytes] | None = None,
-    ) -> Generator[httpx.Response, None, None]:
+    ) -> Iterator[httpx.Response]:
         """What another server answers, which is shown no key of ours. Raises `Elsewhere`."""
         how: dict[str, Any] = {"headers": headers, "timeout": ANSWER_TIMEOUT_S, "content": body}
         try:
