@@ -1,8 +1,9 @@
 """Connections to a database: one small pool per process and address, errors that explain.
 
-Owns the pools and says what a driver's error means. It knows nothing of jobs or tasks. A pool's
-connections keep no state between transactions, so a pooler may stand in between (PgBouncer in
-transaction mode): nothing is prepared, no session is configured, no lock outlives a transaction.
+Owns the pools and says what a driver's error means. It knows nothing of jobs or tasks. A pooler
+may stand in between (PgBouncer in transaction mode). Then a connection keeps no state between
+transactions: nothing is prepared, no session is configured. No lock outlives a transaction either
+way.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ The kernel notices a link that is gone; this is for one that is there and says n
 server that hangs, or a pooler whose server is away. No statement of ours takes nearly as long.
 """
 _IDLE_MAX_S = 120.0
+_PREPARE_AFTER = 2
+"""A statement is prepared once it was sent so often: planning one costs more than running it."""
 _CONNECT_S = 5
 # A server that vanished without a word is noticed within a quarter of a minute.
 _LINK = {
@@ -186,6 +189,17 @@ def _configure(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
     from intermission.backends.ledger.postgres.arrays import ArrayDumper
 
     connection.adapters.register_dumper(list, ArrayDumper)
+    (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+    if pid == connection.info.backend_pid:  # no pooler in between: it would be this session's own
+        # A plan is kept, and may have been made while a table was empty: then nothing is cheaper
+        # than reading it whole. Every statement that is asked often has an index to go by.
+        connection.execute("SET enable_seqscan = off")
+        connection.prepare_threshold = _PREPARE_AFTER
+
+
+def is_direct(connection: psycopg.Connection[tuple[Any, ...]]) -> bool:
+    """Whether a connection leads to the server itself, so that a session can keep something."""
+    return connection.prepare_threshold is not None
 
 
 @contextmanager

@@ -1,10 +1,14 @@
 -- name: begin
--- Sent as one message. The row says that this change is being made: if the connection is lost and
--- it is made again, it waits here for the first try to end, and finds the row if that committed.
--- A client that went away without a word must not keep what it locked.
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+
+-- name: begin_bounds
+-- A client that went away without a word must not keep what it locked.
 SELECT set_config('idle_in_transaction_session_timeout', '10s', true),
        set_config('lock_timeout', '5s', true);
+
+-- name: begin_token
+-- The row says that this change is being made: if the connection is lost and it is made again, it
+-- waits here for the first try to end, and finds the row if that committed.
 WITH last AS (DELETE FROM intermission.changes WHERE token = :previous)
 INSERT INTO intermission.changes (token, at_s)
 VALUES (:token, extract(epoch FROM clock_timestamp()))

@@ -27,6 +27,7 @@ from intermission.backends.ledger.postgres.connection import (
     connect,
     driver,
     forget_broken,
+    is_direct,
     is_known,
     pool_of,
     translated,
@@ -45,8 +46,6 @@ NEEDS_TIME = frozenset(name for name, sql in SQL.items() if re.search(r"%\(now_m
 PATIENCE_S = 60.0
 """How long a server may be away, as in a restart or a failover, before it is an error."""
 _OPEN_S = 5.0
-_BEGIN_AT = 2
-"""Behind so many others, the statement of `begin` that tells the time."""
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 2.0
 
@@ -66,13 +65,6 @@ def _run(connection: Any, name: str, values: dict[str, Any]) -> list[Row]:
 
 def _fetch(cursor: Any) -> list[Row]:
     return cursor.fetchall() if cursor.description else []
-
-
-def _last(cursor: Any) -> list[Row]:
-    """The rows of the last of several statements."""
-    while cursor.nextset():
-        pass
-    return _fetch(cursor)
 
 
 @cache
@@ -206,17 +198,17 @@ class Transactions:
         token, self._token = self._token, None
         early = list(takewhile(lambda one: one[0] not in NEEDS_TIME, self._queued))
         del self._queued[: len(early)]
-        cursor = self._send_all([("begin", {"token": token, "previous": self._last_token}), *early])
-        for _ in range(_BEGIN_AT):
-            cursor.nextset()
-        row = cursor.fetchone()
-        if row is None:
+        tokens = {"token": token, "previous": self._last_token}
+        begin = [("begin", {}), ("begin_bounds", {}), ("begin_token", tokens)]
+        found = self._send_all([*begin, *early])
+        rows = found[len(begin) - 1]
+        if not rows:
             raise _MadeBefore
-        (at_s,) = row
+        ((at_s,),) = rows
         self._now_s, self._now_ms = at_s, int(at_s * 1000)
         if self._clock is not None:
             self._now_s, self._now_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        return _last(cursor) if early else []
+        return found[-1]
 
     def _send(self) -> list[Row]:
         """Send what is queued; the rows of the last statement."""
@@ -230,19 +222,27 @@ class Transactions:
             return _run(self._tx, name, now | values)
         queued = list(self._queued)
         self._queued.clear()
-        return _last(self._send_all(queued))
+        return self._send_all(queued)[-1]
 
     def _commit(self) -> None:
         if self._queued or self._token is None:
             self._begin()
             self._send_all([*self._queued, ("commit", {})])
 
-    def _send_all(self, queued: Sequence[tuple[str, dict[str, Any]]]) -> Any:
-        """Statements as one message; what comes back."""
+    def _send_all(self, queued: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
+        """Statements as one message; the rows of each."""
         now = {"now_s": self._now_s, "now_ms": self._now_ms}
-        cursor = driver().ClientCursor(self._tx)
-        texts = (cursor.mogrify(SQL[name], _bound(name, now | values)) for name, values in queued)
-        return cursor.execute("\n".join(texts))
+        bound = [(SQL[name], _bound(name, now | values)) for name, values in queued]
+        if is_direct(self._tx):
+            with self._tx.pipeline():
+                cursors = [self._tx.execute(sql, values) for sql, values in bound]
+            return [_fetch(cursor) for cursor in cursors]
+        cursor = driver().ClientCursor(self._tx)  # which puts the values into the text
+        cursor.execute("\n".join(cursor.mogrify(sql, values) for sql, values in bound))
+        found = [_fetch(cursor)]
+        while cursor.nextset():
+            found.append(_fetch(cursor))
+        return found
 
     def show_openings(self) -> None:
         """Triggers have opened them."""
