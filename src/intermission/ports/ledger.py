@@ -12,7 +12,7 @@ index), a job is an item, and an index by class of work (code, step, label) hold
   and state. A batch need not be atomic; a claim goes along the index of its classes.
 - `complete`: one conditional write for each task, then what waited is looked at again: a fan-in
   may start if no input is unfinished, so whoever ends last starts it, and a repeat changes
-  nothing. A result of at most 64 KiB fits beside its task.
+  nothing. A result of at most 64 KiB fits beside its task. `hand_over` may hand nothing over.
 - `submit`, `expand`: tasks are put 100 at a time on condition that another key is there; the job
   comes first, the completion of a plan last, and no fan-in starts in between.
 - `fail` for good, `retry`, `invalidate`, `cancel`, `delete`: first a mark on the job, then tasks
@@ -81,8 +81,80 @@ class DeferredTask:
         return self.row.state is TaskState.RUNNING and self.row.fence == self.fence
 
 
-class Ledger(Protocol):
-    """Jobs, tasks and events. One instance per thread; never carried across a fork."""
+class LedgerReads(Protocol):
+    """Jobs, tasks and events, for those who look. A page of each; none of the same moment."""
+
+    def limits(self) -> list[Limit]:
+        """Every limit, by name."""
+        ...
+
+    def job(self, key: str) -> Job | None:
+        """The job with this key, as it was when last read: what was claimed is known by then."""
+        ...
+
+    def jobs(
+        self,
+        key_prefix: str = "",
+        *,
+        states: Collection[JobState] = (),
+        pipeline: str | None = None,
+        source: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> list[JobRow]:
+        """Jobs, newest first, with their counts; the first `limit` with an id below `before`."""
+        ...
+
+    def tasks(
+        self,
+        job_key: str,
+        *,
+        states: Collection[TaskState] = (),
+        step: str | None = None,
+        after: int = 0,
+        limit: int = PAGE,
+    ) -> list[TaskRow]:
+        """A page of a job's tasks in the order they were added: those with an id above `after`."""
+        ...
+
+    def receipts(
+        self, job_key: str, *, after: int = 0, limit: int = PAGE
+    ) -> list[tuple[TaskRow, Output]]:
+        """A page of a job's done tasks that have artifacts, with what their receipts name."""
+        ...
+
+    def outputs(
+        self, job_key: str, step: str, *, after: int = -1, limit: int = PAGE
+    ) -> list[TaskOutput]:
+        """A page of what a step's tasks made, in chunk order: those with an index above `after`."""
+        ...
+
+    def deferred(self, token: str) -> DeferredTask | None:
+        """The task that was deferred under this token, whether it still waits or not.
+
+        Of several, one that waits, else the latest.
+        """
+        ...
+
+    def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:
+        """Events with a sequence number above `after`, in order; with `job`, of that job alone."""
+        ...
+
+    def workers(self) -> list[str]:
+        """Every worker that holds a lease."""
+        ...
+
+    def refusals(self) -> list[Refusal]:
+        """What hosts can't run for now, by host and reason."""
+        ...
+
+    def close(self) -> None:
+        """Give up the connection; held leases stay held."""
+        ...
+
+
+class Ledger(LedgerReads, Protocol):
+    """Jobs and tasks, for those who work. One instance per thread; never carried across a fork."""
 
     def submit(self, job: Job, tasks: Iterable[Task]) -> bool:
         """Add a job and its first tasks; one transaction.
@@ -238,89 +310,21 @@ class Ledger(Protocol):
         """Set how much may run under a name; one that bounds nothing is forgotten."""
         ...
 
-    def limits(self) -> list[Limit]:
-        """Every limit, by name."""
-        ...
 
-    def job(self, key: str) -> Job | None:
-        """The job with this key, as it was when last read: what was claimed is known by then."""
-        ...
-
-    def jobs(
-        self,
-        key_prefix: str = "",
-        *,
-        states: Collection[JobState] = (),
-        pipeline: str | None = None,
-        source: str | None = None,
-        before: int | None = None,
-        limit: int | None = None,
-    ) -> list[JobRow]:
-        """Jobs, newest first, with their counts; the first `limit` with an id below `before`."""
-        ...
-
-    def tasks(
-        self,
-        job_key: str,
-        *,
-        states: Collection[TaskState] = (),
-        step: str | None = None,
-        after: int = 0,
-        limit: int = PAGE,
-    ) -> list[TaskRow]:
-        """A page of a job's tasks in the order they were added: those with an id above `after`."""
-        ...
-
-    def receipts(
-        self, job_key: str, *, after: int = 0, limit: int = PAGE
-    ) -> list[tuple[TaskRow, Output]]:
-        """A page of a job's done tasks that have artifacts, with what their receipts name."""
-        ...
-
-    def outputs(
-        self, job_key: str, step: str, *, after: int = -1, limit: int = PAGE
-    ) -> list[TaskOutput]:
-        """A page of what a step's tasks made, in chunk order: those with an index above `after`."""
-        ...
-
-    def deferred(self, token: str) -> DeferredTask | None:
-        """The task that was deferred under this token, whether it still waits or not.
-
-        Of several, one that waits, else the latest.
-        """
-        ...
-
-    def events(self, after: int = 0, *, job: str | None = None, limit: int = 1000) -> list[Event]:
-        """Events with a sequence number above `after`, in order; with `job`, of that job alone."""
-        ...
-
-    def workers(self) -> list[str]:
-        """Every worker that holds a lease."""
-        ...
-
-    def refusals(self) -> list[Refusal]:
-        """What hosts can't run for now, by host and reason."""
-        ...
-
-    def close(self) -> None:
-        """Give up the connection; held leases stay held."""
-        ...
-
-
-def task_with(ledger: Ledger, job_key: str, task_id: int) -> TaskRow | None:
+def task_with(ledger: LedgerReads, job_key: str, task_id: int) -> TaskRow | None:
     """The task with this id, if the job has it."""
     page = ledger.tasks(job_key, after=task_id - 1, limit=1)
     return page[0] if page and page[0].id == task_id else None
 
 
-def output_of(ledger: Ledger, job_key: str, step: str, index: int = 0) -> Output | None:
+def output_of(ledger: LedgerReads, job_key: str, step: str, index: int = 0) -> Output | None:
     """What one task made; None while it is not done."""
     page = ledger.outputs(job_key, step, after=index - 1, limit=1)
     return page[0].output if page and page[0].index == index else None
 
 
 def outputs_at(
-    ledger: Ledger, job_key: str, step: str, indexes: Iterable[int]
+    ledger: LedgerReads, job_key: str, step: str, indexes: Iterable[int]
 ) -> Iterator[TaskOutput]:
     """What the tasks with these indexes made; those that follow each other in one read."""
     for _, run in groupby(enumerate(sorted(indexes)), lambda at: at[1] - at[0]):
@@ -331,19 +335,23 @@ def outputs_at(
 
 
 def every_task(
-    ledger: Ledger, job_key: str, *, states: Collection[TaskState] = (), step: str | None = None
+    ledger: LedgerReads,
+    job_key: str,
+    *,
+    states: Collection[TaskState] = (),
+    step: str | None = None,
 ) -> Iterator[TaskRow]:
     """All tasks of a job in the order they were added, read page by page."""
     read = partial(ledger.tasks, job_key, states=states, step=step)
     return _walk(lambda after: read(after=after), lambda row: row.id, 0)
 
 
-def every_receipt(ledger: Ledger, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
+def every_receipt(ledger: LedgerReads, job_key: str) -> Iterator[tuple[TaskRow, Output]]:
     """All done tasks of a job that have artifacts, read page by page."""
     return _walk(lambda after: ledger.receipts(job_key, after=after), lambda pair: pair[0].id, 0)
 
 
-def every_output(ledger: Ledger, job_key: str, step: str) -> Iterator[TaskOutput]:
+def every_output(ledger: LedgerReads, job_key: str, step: str) -> Iterator[TaskOutput]:
     """What all tasks of a step made, in chunk order, read page by page."""
     return _walk(lambda after: ledger.outputs(job_key, step, after=after), lambda one: one.index)
 
