@@ -137,14 +137,18 @@ class Host:
     def name(self) -> str:
         return self.plan.name
 
+    def processes(self) -> list[psutil.Process]:
+        """Known by its faults: another run on this machine has hosts of the same names."""
+        return processes("CHAOS_FAULTS", str(self.faults))
+
     def strike_all(self, how: signal.Signals) -> None:
         """Send a signal to every process of the host, as a machine that stops does."""
         if how is signal.SIGKILL:
             self.program.expected_end = True
-            for process in processes("CHAOS_HOST", self.name):  # nobody may see another one die
+            for process in self.processes():  # nobody may see another one die
                 with suppress(psutil.Error):
                     process.send_signal(signal.SIGSTOP)
-        for process in processes("CHAOS_HOST", self.name):
+        for process in self.processes():
             with suppress(psutil.Error):
                 process.send_signal(how)
 

@@ -6,7 +6,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from chaos.fleet import Fleet, Host, processes, until
+from chaos.fleet import Fleet, Host, until
 from chaos.journal import Journal
 from chaos.schedule import Fault
 
@@ -114,12 +114,12 @@ class Striker:
     def _nothing_outlives(self, host: Host) -> None:
         try:
             until(
-                lambda: not processes("CHAOS_HOST", host.name),
+                lambda: not host.processes(),
                 f"the end of every process of {host.name}",
                 OUTLIVE_S,
             )
         except TimeoutError:
-            left = processes("CHAOS_HOST", host.name)
+            left = host.processes()
             said = f"{len(left)} processes of {host.name} outlived its worker"
             self.wrong.append(said)
             self._journal.note(host.name, said)
