@@ -33,6 +33,7 @@ from intermission.testing.jobs import (
     fan_job,
     line_job,
     submit,
+    tasks_of,
 )
 from intermission.testing.ledger import LedgerContract
 from intermission.testing.ledger.suite import outputs_of
@@ -246,6 +247,24 @@ def test_little_of_a_session_is_used(url: str, ledger: PostgresLedger) -> None:
         assert is_direct(connection)
         locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"
         assert connection.execute(locks).fetchall() == []
+
+
+def test_a_pooler_that_did_not_show_is_found_out(
+    url: str, ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session may be another's by now, without what was prepared in it."""
+    monkeypatch.setattr("intermission.backends.ledger.postgres.connection._pooled", set())
+    for turn in range(4):
+        submit(ledger, line_job(key=f"job{turn}"))
+    with pool_of(url).connection() as connection:
+        assert is_direct(connection)
+        connection.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
+    made = line_job(key="next")
+    assert ledger.submit(made, tasks_of(made, {}))
+    assert [row.job.key for row in ledger.jobs(limit=1)] == ["next"]
+    with pool_of(url).connection() as connection:
+        assert not is_direct(connection)
+    close_pools()
 
 
 def test_an_idle_claim_writes_nothing(url: str, ledger: PostgresLedger) -> None:

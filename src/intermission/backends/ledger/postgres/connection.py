@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -50,14 +50,18 @@ _TRANSIENT = re.compile(
     r"starting up|shutting down|recovery|not yet accepting|too many|slots are reserved|terminating"
 )
 # Serialization, deadlock, lock not available; connection, resources, operator intervention; a
-# standby during a failover; a transaction that sat idle for too long.
-_AGAIN = re.compile(r"40001|40P01|55P03|08...|53[0234]..|57P..|25006|25P0[34]")
+# standby during a failover; a transaction that sat idle for too long; a session that is another.
+_AGAIN = re.compile(r"40001|40P01|55P03|08...|53[0234]..|57P..|25006|25P0[34]|26000|42P05")
+# A prepared statement is not there, or is another's: a pooler stands in between after all.
+_SHARED_SESSION = re.compile(r"26000|42P05")
 # After these, other connections of the pool are no better: the server went away, or is a standby.
 _GONE = re.compile(r"08...|57P..|25006")
 
 _pools: dict[str, ConnectionPool[psycopg.Connection[tuple[Any, ...]]]] = {}
 _pools_lock = threading.Lock()
 _of_the_parent: list[object] = []
+_pooled: set[str] = set()
+"""Addresses that were found out to lead to a pooler."""
 
 
 def driver() -> Any:
@@ -174,7 +178,7 @@ def pool_of(url: str) -> ConnectionPool[psycopg.Connection[tuple[Any, ...]]]:
                 _conninfo(url),
                 connection_class=_bounded_class(),
                 kwargs={"autocommit": True, "prepare_threshold": None},
-                configure=_configure,
+                configure=partial(_configure, url),
                 min_size=0,
                 max_size=POOL_MAX,
                 max_idle=_IDLE_MAX_S,
@@ -185,12 +189,13 @@ def pool_of(url: str) -> ConnectionPool[psycopg.Connection[tuple[Any, ...]]]:
         return _pools[url]
 
 
-def _configure(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+def _configure(url: str, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
     from intermission.backends.ledger.postgres.arrays import ArrayDumper
 
     connection.adapters.register_dumper(list, ArrayDumper)
     (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
-    if pid == connection.info.backend_pid:  # no pooler in between: it would be this session's own
+    # A pooler greets with a number of its own making, and gives a session to others as well.
+    if pid == connection.info.backend_pid and url not in _pooled:
         # A plan is kept, and may have been made while a table was empty: then nothing is cheaper
         # than reading it whole. Every statement that is asked often has an index to go by.
         connection.execute("SET enable_seqscan = off")
@@ -218,8 +223,11 @@ def forget_broken(url: str, e: Any) -> None:
     psycopg = driver()
     if not is_known(url) or not isinstance(e, psycopg.Error):
         return
-    if e.sqlstate is None or _GONE.fullmatch(e.sqlstate):
-        pool_of(url).drain()
+    if e.sqlstate is not None and _SHARED_SESSION.fullmatch(e.sqlstate):
+        _pooled.add(url)
+    elif e.sqlstate is not None and not _GONE.fullmatch(e.sqlstate):
+        return
+    pool_of(url).drain()
 
 
 def is_known(url: str) -> bool:
