@@ -172,12 +172,13 @@ def at_each_statement(
 ) -> None:
     """Harm the line at one statement after another: the answer is always the same."""
     bench = Bench(proxy, PostgresLedger(postgres.emptied()))
-    work(bench)  # so that what a connection begins with is not counted
+    work(bench)  # what a ledger reads once, and what a connection begins with, is not counted
     bench.proxy.arm()
     expected = work(bench)
     statements = proxy.statements
     assert 1 < statements < STATEMENTS_MAX
     for nth in which(statements):
+        bench.ledger.limits()  # so that there is a connection
         bench.proxy.arm(nth, cut)
         assert work(bench) == expected, f"statement {nth} of {statements}: {cut.value}"
         assert proxy.cuts == 1
@@ -206,6 +207,17 @@ def test_nor_does_a_line_that_falls_silent(
     at_each_statement(work, Cut.SILENT, postgres, proxy, lambda n: (0, n // 2, n - 1))
 
 
+def test_a_line_that_is_silent_from_the_beginning_is_given_up(
+    postgres: Databases, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SILENCE_S", SILENCE_S)
+    bench = Bench(proxy, PostgresLedger(postgres.emptied()))
+    close_pools()
+    bench.proxy.arm(0, Cut.SILENT, with_setup=True)
+    assert bench.ledger.limits() == []
+    assert proxy.cuts == 1
+
+
 def test_a_renewal_on_a_silent_line_fails_long_before_its_lease_ends(
     postgres: Databases, proxy: PostgresProxy
 ) -> None:
@@ -213,9 +225,9 @@ def test_a_renewal_on_a_silent_line_fails_long_before_its_lease_ends(
     bench = Bench(proxy, PostgresLedger(postgres.emptied()))
     _, leases = bench.leases()
     heartbeats = [Heartbeat(lease.task_id, lease.fence) for lease in leases]
-    bench.ledger.jobs()  # so that there is a connection to fall silent
     lease_ttl_s = 9.0
     for nth in (0, 2):  # its beginning and its end
+        bench.ledger.limits()  # so that there is a connection to fall silent
         bench.proxy.arm(nth, Cut.SILENT)
         began_s = time.monotonic()
         with pytest.raises(LedgerError, match=r"silent for 0\.75 s"):

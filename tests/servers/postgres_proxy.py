@@ -23,6 +23,9 @@ class Cut(Enum):
     SILENT = "the server has executed it, and from then on nothing comes, and nothing ends"
 
 
+_SETUP = b"pg_backend_pid", b"enable_seqscan"
+
+
 class PostgresProxy:
     """One listening proxy. `statements` is how many went through since the last `arm`."""
 
@@ -36,10 +39,17 @@ class PostgresProxy:
         self._fault: tuple[int, Cut] | None = None
         self.statements = 0
         self.cuts = 0
+        self._with_setup = False
 
-    def arm(self, nth: int | None = None, cut: Cut = Cut.BEFORE) -> None:
-        """Count from zero again, and harm the line at the nth statement from now."""
+    def arm(
+        self, nth: int | None = None, cut: Cut = Cut.BEFORE, *, with_setup: bool = False
+    ) -> None:
+        """Count from zero again, and harm the line at the nth statement from now.
+
+        What a pool asks of each new connection, whenever it likes, counts only `with_setup`.
+        """
         with self._lock:
+            self._with_setup = with_setup
             self._fault = None if nth is None else (nth, cut)
             self.statements = 0
             self.cuts = 0
@@ -76,7 +86,7 @@ class PostgresProxy:
                 for side in ready:
                     kind, message = _message(side)
                     if side is client:
-                        cut = self._cut(kind)
+                        cut = self._cut(kind, message)
                         if cut is Cut.BEFORE:
                             return _reset(client)
                         lost = cut or lost
@@ -88,8 +98,10 @@ class PostgresProxy:
                             return _wait_until_gone(client)
                         return _reset(client)
 
-    def _cut(self, kind: bytes) -> Cut | None:
+    def _cut(self, kind: bytes, message: bytes) -> Cut | None:
         if kind not in (b"Q", b"S"):
+            return None
+        if not self._with_setup and any(setup in message for setup in _SETUP):
             return None
         with self._lock:
             turn, self.statements = self.statements, self.statements + 1

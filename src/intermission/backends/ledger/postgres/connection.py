@@ -193,6 +193,8 @@ def _configure(url: str, connection: psycopg.Connection[tuple[Any, ...]]) -> Non
     from intermission.backends.ledger.postgres.arrays import ArrayDumper
 
     connection.adapters.register_dumper(list, ArrayDumper)
+    bounded: Any = connection
+    bounded.silence_s = min(SILENCE_S, _CONNECT_S)  # others wait for a connection meanwhile
     (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
     # A pooler greets with a number of its own making, and gives a session to others as well.
     if pid == connection.info.backend_pid and url not in _pooled:
