@@ -254,6 +254,7 @@ def test_a_pooler_that_did_not_show_is_found_out(
 ) -> None:
     """Its session may be another's by now, without what was prepared in it."""
     monkeypatch.setattr("intermission.backends.ledger.postgres.connection._pooled", set())
+    close_pools()  # so that there is one connection
     for turn in range(4):
         submit(ledger, line_job(key=f"job{turn}"))
     with pool_of(url).connection() as connection:

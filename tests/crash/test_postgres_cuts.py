@@ -14,6 +14,7 @@ from intermission.backends.ledger.postgres.connection import close_pools
 from intermission.engine.lease_renewer import MARGIN
 from intermission.errors import LedgerError
 from intermission.model import Completion, Failure, Heartbeat, Job, JobState, Lease, TaskState
+from intermission.ports.ledger import Ask
 from intermission.testing.jobs import (
     chunks,
     completion,
@@ -127,7 +128,8 @@ def handing_over(bench: Bench) -> tuple[Any, ...]:
     made = submit(bench.straight, line_job(key=f"job{bench.turn}"))
     (lease,) = bench.straight.claim("w1", 1, lease_ttl_s=TTL_S, jobs=[made.key])
     done = completion(bench.straight, made, lease)
-    accepted, leases = bench.ledger.hand_over([done], "w1", 1, lease_ttl_s=TTL_S, jobs=[made.key])
+    ask = Ask("w1", 1, TTL_S, jobs=[made.key])
+    accepted, leases = bench.ledger.hand_over([done], ask)
     return accepted, [(one.step, one.fence) for one in leases], states_of(bench.straight, made)
 
 

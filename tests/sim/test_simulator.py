@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -27,6 +26,7 @@ from intermission.engine import completion, receipt
 from intermission.engine.receipt import receipt_key
 from intermission.errors import EnvironmentFault, PipelineError, StoreError
 from intermission.model import Completion, Failure, Lease, Reason, Receipt
+from intermission.ports.ledger import Ask
 from intermission.ports.slot_protocol import HostFault, Inputs, JobContext
 from intermission.ports.store import Store
 from intermission.ports.work_source import ClaimedJob
@@ -200,10 +200,8 @@ def dropping() -> Callable[..., int]:
 class PlainLedger(SqliteLedger):
     """Hands over by the two calls that a bug may be in."""
 
-    def hand_over(
-        self, done: Sequence[Completion], worker: str, capacity: int, **options: Any
-    ) -> tuple[list[bool], list[Lease]]:
-        return self.complete(done), self.claim(worker, capacity, **options)
+    def hand_over(self, done: Sequence[Completion], ask: Ask) -> tuple[list[bool], list[Lease]]:
+        return self.complete(done), self.claim(**ask._asdict())
 
 
 class FencelessLedger(PlainLedger):

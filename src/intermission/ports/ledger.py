@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from intermission.model import (
     Completion,
@@ -79,6 +79,19 @@ class DeferredTask:
     @property
     def is_waiting(self) -> bool:
         return self.row.state is TaskState.RUNNING and self.row.fence == self.fence
+
+
+class Ask(NamedTuple):
+    """What a worker would claim, as `Ledger.claim` takes it."""
+
+    worker: str
+    capacity: int
+    lease_ttl_s: float
+    host: str = ""
+    offers: Collection[str] = ()
+    runs: Collection[str] | None = None
+    jobs: Collection[str] | None = None
+    begin: bool = True
 
 
 class LedgerReads(Protocol):
@@ -220,19 +233,7 @@ class Ledger(LedgerReads, Protocol):
         """
         ...
 
-    def hand_over(
-        self,
-        done: Sequence[Completion],
-        worker: str,
-        capacity: int,
-        *,
-        lease_ttl_s: float,
-        host: str = "",
-        offers: Collection[str] = (),
-        runs: Collection[str] | None = None,
-        jobs: Collection[str] | None = None,
-        begin: bool = True,
-    ) -> tuple[list[bool], list[Lease]]:
+    def hand_over(self, done: Sequence[Completion], ask: Ask) -> tuple[list[bool], list[Lease]]:
         """`complete`, and in the same transaction `claim`, so that a job goes on without a pause.
 
         Leases come only of the jobs that these tasks are of, while it is their turn and no limit

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from intermission.model import Heartbeat, Job, Lease, Reason, Renewal, TaskState
+from intermission.ports.ledger import Ask
 from intermission.ports.slot_protocol import (
     Completed,
     CorruptInput,
@@ -20,19 +21,6 @@ from intermission.ports.slot_protocol import (
     Inputs,
     JobContext,
 )
-
-
-class Ask(NamedTuple):
-    """What a worker would claim, as `Ledger.claim` takes it."""
-
-    worker: str
-    capacity: int
-    lease_ttl_s: float
-    host: str = ""
-    offers: Collection[str] = ()
-    runs: Collection[str] | None = None
-    jobs: Collection[str] | None = None
-    begin: bool = True
 
 
 class Renewals(Protocol):

@@ -14,6 +14,7 @@ from intermission.backends.http.work_client import WorkClient
 from intermission.errors import NoPipeline
 from intermission.model import Failure, Job, Lease, Reason, Source, TaskState, canonical, identity
 from intermission.pipeline.catalog import Catalog
+from intermission.ports.ledger import Ask
 from intermission.ports.slot_protocol import (
     Completed,
     CorruptInput,
@@ -22,7 +23,7 @@ from intermission.ports.slot_protocol import (
     Inputs,
     JobContext,
 )
-from intermission.ports.work_source import Ask, Renewals
+from intermission.ports.work_source import Renewals
 from intermission.settings import Settings
 
 

@@ -14,7 +14,7 @@ from intermission.engine.step_stats import StepStats
 from intermission.engine.workspace import Workspace
 from intermission.errors import LedgerError
 from intermission.model import Completion, Job, JobRow, JobState, Lease, Reason, TaskState
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ask, Ledger
 from intermission.ports.slot_protocol import (
     Completed,
     CorruptInput,
@@ -24,7 +24,7 @@ from intermission.ports.slot_protocol import (
     JobContext,
 )
 from intermission.ports.store import Store
-from intermission.ports.work_source import Ask, Renewals
+from intermission.ports.work_source import Renewals
 from intermission.settings import Settings
 from intermission.telemetry import reached
 
@@ -101,7 +101,7 @@ class OpenJob:
         def hand_over(ended: Sequence[Completion]) -> list[bool]:
             assert ask is not None
             left = ask._replace(capacity=ask.capacity - len(leases))
-            accepted, claimed = self.ledger.hand_over(ended, **left._asdict())
+            accepted, claimed = self.ledger.hand_over(ended, left)
             leases.extend(claimed)
             return accepted
 

@@ -10,8 +10,9 @@ from intermission.backends.work_source.worker_locks import alive, bury, dead
 from intermission.errors import EnvironmentFault, IntermissionError
 from intermission.model import JobState, Lease
 from intermission.ports.clock import Clock
+from intermission.ports.ledger import Ask
 from intermission.ports.slot_protocol import Completed, HostFault
-from intermission.ports.work_source import Ask, Claimed, ClaimedJob
+from intermission.ports.work_source import Claimed, ClaimedJob
 from intermission.settings import Settings
 
 POLL_S = 0.25

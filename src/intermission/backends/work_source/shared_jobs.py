@@ -25,9 +25,10 @@ from intermission.errors import (
 )
 from intermission.model import Failure, Lease, Reason, TaskState
 from intermission.ports.clock import Clock
+from intermission.ports.ledger import Ask
 from intermission.ports.notifier import Notifier
 from intermission.ports.slot_protocol import Completed, HostFault
-from intermission.ports.work_source import Ask, Claimed, ClaimedJob
+from intermission.ports.work_source import Claimed, ClaimedJob
 from intermission.settings import Settings
 
 POLL_S = 1.0

@@ -8,6 +8,7 @@ import pytest
 
 from intermission.errors import StalePlans
 from intermission.model import Job, JobState, Lease, Limit, TaskState
+from intermission.ports.ledger import Ask
 from intermission.testing.jobs import (
     chunks,
     completion,
@@ -36,7 +37,7 @@ def _hand_over(
     ledger: Ledger, made: Job, *leases: Lease, capacity: int = 1, **options: Any
 ) -> tuple[list[bool], list[Lease]]:
     done = [completion(ledger, made, lease) for lease in leases]
-    return ledger.hand_over(done, "w1", capacity, lease_ttl_s=TTL_S, **options)
+    return ledger.hand_over(done, Ask("w1", capacity, TTL_S, **options))
 
 
 class HandingOver(Suite):
@@ -105,7 +106,7 @@ class HandingOver(Suite):
     def test_a_plan_hands_its_first_chunk_over(self, ledger: Ledger) -> None:
         made = submit(ledger, fan_job())
         done = completion(ledger, made, take_one(ledger), chunks(3))
-        accepted, leases = ledger.hand_over([done], "w1", 2, lease_ttl_s=TTL_S)
+        accepted, leases = ledger.hand_over([done], Ask("w1", 2, TTL_S))
         assert accepted == [True]
         assert [(lease.step, lease.index) for lease in leases] == [("hear", 0), ("hear", 1)]
 
@@ -115,9 +116,9 @@ class HandingOver(Suite):
         stale = completion(ledger, made, cut, chunks(2))
         assert finish(ledger, made, split, found=chunks(2)) == [True]
         with pytest.raises(StalePlans):
-            ledger.hand_over([stale], "w1", 1, lease_ttl_s=TTL_S)
+            ledger.hand_over([stale], Ask("w1", 1, TTL_S))
         assert row(ledger, made, "cut").state in (TaskState.LEASED, TaskState.RUNNING)
 
     def test_nothing_ended_and_nothing_is_handed_over(self, ledger: Ledger) -> None:
         submit(ledger, line_job())
-        assert ledger.hand_over([], "w1", 1, lease_ttl_s=TTL_S) == ([], [])
+        assert ledger.hand_over([], Ask("w1", 1, TTL_S)) == ([], [])

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from intermission.errors import StalePlans
 from intermission.model import CLAIMABLE, FINISHED, HELD, Completion, Lease, StepKind, TaskState
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ask, Ledger
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import (
     chunks,
@@ -174,8 +174,8 @@ class Machine(RuleBasedStateMachine):
             if worker is None:
                 assert self.ledger.complete(batch) == expected
             else:
-                how = {"lease_ttl_s": TTL_S, "offers": [CAN]}
-                answers, leases = self.ledger.hand_over(batch, worker, 2, **how)
+                ask = Ask(worker, 2, TTL_S, offers=[CAN])
+                answers, leases = self.ledger.hand_over(batch, ask)
                 assert answers == expected
                 self.oracle.handed_over(leases, TTL_S)
         self.leases += leases

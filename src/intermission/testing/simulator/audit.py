@@ -27,7 +27,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.ledger import Ledger
+from intermission.ports.ledger import Ask, Ledger
 from intermission.ports.store import Store
 from intermission.testing.simulator.blame import Blame
 
@@ -213,7 +213,7 @@ class Audit:
         if name == "complete":
             return self._complete(ledger, args[0], lambda: ledger.complete(*args))
         if name == "hand_over":
-            return self._hand_over(place, ledger, *args, **options)
+            return self._hand_over(place, ledger, *args)
         if name == "fail":
             self._complain(self._blame.failed(place, args[0]))
         if name == "renew":
@@ -232,12 +232,12 @@ class Audit:
             raise self._violation(wrong)
 
     def _hand_over(
-        self, place: object, ledger: Ledger, done: Sequence[Completion], **options: Any
+        self, place: object, ledger: Ledger, done: Sequence[Completion], ask: Ask
     ) -> tuple[list[bool], list[Lease]]:
         leases: list[Lease] = []
 
         def record() -> list[bool]:
-            accepted, claimed = ledger.hand_over(done, **options)
+            accepted, claimed = ledger.hand_over(done, ask)
             leases.extend(claimed)
             return accepted
 

@@ -32,7 +32,7 @@ from intermission.model import (
     TaskRow,
     TaskState,
 )
-from intermission.ports.ledger import task_with
+from intermission.ports.ledger import Ask, task_with
 
 SWEEP_JOBS = 20
 """So many active jobs are looked at again by each rescue, in case something was missed."""
@@ -193,29 +193,17 @@ class SqlLedger(Reads):
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         return self._db.change(lambda: self._complete(done)[0]) if done else []
 
-    def hand_over(
-        self,
-        done: Sequence[Completion],
-        worker: str,
-        capacity: int,
-        *,
-        lease_ttl_s: float,
-        host: str = "",
-        offers: Collection[str] = (),
-        runs: Collection[str] | None = None,
-        jobs: Collection[str] | None = None,
-        begin: bool = True,
-    ) -> tuple[list[bool], list[Lease]]:
-        capacity = min(capacity, _CAPACITY_MAX)
+    def hand_over(self, done: Sequence[Completion], ask: Ask) -> tuple[list[bool], list[Lease]]:
+        capacity = min(ask.capacity, _CAPACITY_MAX)
 
         def work() -> tuple[list[bool], list[Lease]]:
             accepted, locked = self._complete(done)
             if capacity <= 0 or not locked:
                 return accepted, []
-            wanted = self._wanted(capacity, offers, runs, jobs)
+            wanted = self._wanted(capacity, ask.offers, ask.runs, ask.jobs)
             self._db.show_openings()
             openings, _ = self._db.openings(wanted, (), ())
-            taker = Taker(worker, host, lease_ttl_s, begin)
+            taker = Taker(ask.worker, ask.host, ask.lease_ttl_s, ask.begin)
             claim = Claim(self._db, self._specs, wanted, capacity, taker)
             return accepted, claim.leases_of(locked, openings)
 
