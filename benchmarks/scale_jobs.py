@@ -78,10 +78,10 @@ def _measure(new_place: Callable[[], str], sizes: tuple[int, int], rounds: int) 
 
 
 def _filled(place: str, count: int, add: Callable[[Any, int], Any]) -> Any:
-    ledger = calls.open_ledger(place)
-    for n in range(count):
-        add(ledger, n)
-    return ledger
+    with calls.without_syncs(place) as ledger:
+        for n in range(count):
+            add(ledger, n)
+    return calls.open_ledger(place)
 
 
 def _round(times: Times, n: int, ready: Any, waiting: Any) -> None:
