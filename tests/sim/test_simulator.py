@@ -303,7 +303,7 @@ def test_a_canary_in_the_engine_is_found(
     [
         (FencelessLedger, FAULTS, 13, "were answered"),
         (GenerousLedger, FAULTS, 0, "was handed out twice"),
-        (NameBlindLedger, ("crash", "echo", "lose"), 0, "were answered"),
+        (NameBlindLedger, ("crash", "echo", "lose"), 184, "were answered"),
     ],
 )
 def test_a_canary_in_the_ledger_is_found(
