@@ -362,10 +362,12 @@ class Worker:
         """Tasks of one step ended well. The next task of the job comes along where it can."""
         leases = [lease for lease, _ in done]
         asked_at_s = self._clock.monotonic_s()
-        room, begin = (0, True) if self._drain.reason is not None else self._room()
+        room, begin = self._room()
+        if self._drain.reason is not None or not begin:
+            room = 0  # batches of short tasks need no hurry, and others wait for the job meanwhile
         claimed: list[Claimed] = []
         try:
-            claimed = self._source.complete(job, done, room, begin=begin)
+            claimed = self._source.complete(job, done, room)
         except CorruptArtifact as e:  # a plan's result: what has a receipt is adopted later
             first = leases[0]
             lost = CorruptInput(first.task_id, e.task_key, e.key, str(e))
@@ -378,7 +380,7 @@ class Worker:
             if not self._source.is_shared:
                 raise
             job.release(leases, reason=Reason.STORE_AWAY, message=str(e))
-        self._hold(claimed, asked_at_s, begin)
+        self._hold(claimed, asked_at_s, begin=True)
         self._let_go(job, leases)
         executed_s = [ended.took_s for _, ended in done if not ended.completion.adopted]
         step = stats_name(job, leases[0].step)

@@ -151,12 +151,7 @@ class WorkSource(Protocol):
         ...
 
     def complete(
-        self,
-        job: ClaimedJob,
-        done: Sequence[tuple[Lease, Completed]],
-        room: int,
-        *,
-        begin: bool = True,
+        self, job: ClaimedJob, done: Sequence[tuple[Lease, Completed]], room: int
     ) -> list[Claimed]:
         """Record tasks of one step that ended well; what comes next of the job, if that is known
         at once, for up to `room` tasks. Raises as `ClaimedJob.complete`."""

@@ -112,15 +112,10 @@ class OwnJobs:
         )
 
     def complete(
-        self,
-        job: ClaimedJob,
-        done: Sequence[tuple[Lease, Completed]],
-        room: int,
-        *,
-        begin: bool = True,
+        self, job: ClaimedJob, done: Sequence[tuple[Lease, Completed]], room: int
     ) -> list[Claimed]:
         opened = self._open.get(job.name)
-        ask = None if opened is None or room <= 0 else self._ask(opened, room, begin)
+        ask = None if opened is None or room <= 0 else self._ask(opened, room, begin=True)
         return [Claimed(lease, job) for lease in job.complete(done, ask)]
 
     def _end(self, opened: OpenJob) -> None:
