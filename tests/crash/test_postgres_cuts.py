@@ -123,13 +123,13 @@ def releasing(bench: Bench) -> tuple[Any, ...]:
     return answer, bench.ends(made), [row.attempts for row in bench.straight.tasks(made.key)]
 
 
-def handing_over(bench: Bench) -> tuple[Any, ...]:
+def completing_and_claiming(bench: Bench) -> tuple[Any, ...]:
     bench.turn += 1
     made = submit(bench.straight, line_job(key=f"job{bench.turn}"))
     (lease,) = bench.straight.claim("w1", 1, lease_ttl_s=TTL_S, jobs=[made.key])
     done = completion(bench.straight, made, lease)
     ask = Ask("w1", 1, TTL_S, jobs=[made.key])
-    accepted, leases = bench.ledger.hand_over([done], ask)
+    accepted, leases = bench.ledger.complete_and_claim([done], ask)
     return accepted, [(one.step, one.fence) for one in leases], states_of(bench.straight, made)
 
 
@@ -155,7 +155,7 @@ def forgetting(bench: Bench) -> tuple[Any, ...]:
     return bench.ledger.delete(made.key), bench.straight.jobs(made.key)
 
 
-HARD = [claiming, completing_a_plan, completing_the_last_inputs, handing_over, failing]
+HARD = [claiming, completing_a_plan, completing_the_last_inputs, completing_and_claiming, failing]
 EASY = [
     renewing,
     releasing,

@@ -15,7 +15,7 @@ from intermission.backends.notifier.postgres import PostgresNotifier
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import line_job, submit
 from intermission.testing.ledger.completing import Completing
-from intermission.testing.ledger.handing_over import HandingOver
+from intermission.testing.ledger.completing_and_claiming import CompletingAndClaiming
 from intermission.testing.ledger.racing import Racing
 from servers.postgres import Databases
 
@@ -27,7 +27,7 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-class TestThroughPgBouncer(Completing, HandingOver, Racing):
+class TestThroughPgBouncer(Completing, CompletingAndClaiming, Racing):
     """The parts of the contract that change the most at once."""
 
     rounds = 5

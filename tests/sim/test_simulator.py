@@ -200,7 +200,9 @@ def dropping() -> Callable[..., int]:
 class PlainLedger(SqliteLedger):
     """Hands over by the two calls that a bug may be in."""
 
-    def hand_over(self, done: Sequence[Completion], ask: Ask) -> tuple[list[bool], list[Lease]]:
+    def complete_and_claim(
+        self, done: Sequence[Completion], ask: Ask
+    ) -> tuple[list[bool], list[Lease]]:
         return self.complete(done), self.claim(**ask._asdict())
 
 

@@ -92,7 +92,7 @@ class Ledger(SqliteLedger):
     is_away = reads_fail = False
 
     def __getattribute__(self, name: str) -> Any:
-        changes = ("claim", "complete", "hand_over", "fail", "release", "rescue", "renew")
+        changes = ("claim", "complete", "complete_and_claim", "fail", "release", "rescue", "renew")
         if (name in changes and self.is_away) or (name == "outputs" and self.reads_fail):
             raise LedgerError("the ledger is out of reach.")
         return super().__getattribute__(name)

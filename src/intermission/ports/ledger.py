@@ -12,7 +12,7 @@ index), a job is an item, and an index by class of work (code, step, label) hold
   and state. A batch need not be atomic; a claim goes along the index of its classes.
 - `complete`: one conditional write for each task, then what waited is looked at again: a fan-in
   may start if no input is unfinished, so whoever ends last starts it, and a repeat changes
-  nothing. A result of at most 64 KiB fits beside its task. `hand_over` may hand nothing over.
+  nothing. A result of at most 64 KiB fits beside its task. `complete_and_claim` may claim nothing.
 - `submit`, `expand`: tasks are put 100 at a time on condition that another key is there; the job
   comes first, the completion of a plan last, and no fan-in starts in between.
 - `fail` for good, `retry`, `invalidate`, `cancel`, `delete`: first a mark on the job, then tasks
@@ -233,7 +233,9 @@ class Ledger(LedgerReads, Protocol):
         """
         ...
 
-    def hand_over(self, done: Sequence[Completion], ask: Ask) -> tuple[list[bool], list[Lease]]:
+    def complete_and_claim(
+        self, done: Sequence[Completion], ask: Ask
+    ) -> tuple[list[bool], list[Lease]]:
         """`complete`, and in the same transaction `claim`, so that a job goes on without a pause.
 
         Leases come only of the jobs that these tasks are of, while it is their turn and no limit

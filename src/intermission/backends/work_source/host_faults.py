@@ -53,7 +53,7 @@ class HostFaults:
                 known.pop(one, None)
 
     @property
-    def any(self) -> bool:
+    def has_pauses(self) -> bool:
         """Whether anything is left alone, or was until a moment ago."""
         return bool(self._until_s)
 

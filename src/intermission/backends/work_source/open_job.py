@@ -98,10 +98,10 @@ class OpenJob:
     ) -> list[Lease]:
         leases: list[Lease] = []
 
-        def hand_over(ended: Sequence[Completion]) -> list[bool]:
+        def complete_and_claim(ended: Sequence[Completion]) -> list[bool]:
             assert ask is not None
             left = ask._replace(capacity=ask.capacity - len(leases))
-            accepted, claimed = self.ledger.hand_over(ended, left)
+            accepted, claimed = self.ledger.complete_and_claim(ended, left)
             leases.extend(claimed)
             return accepted
 
@@ -111,7 +111,7 @@ class OpenJob:
             self.job,
             [(lease, ended.completion) for lease, ended in done],
             self.workspace.scratch,
-            hand_over if ask is not None else None,
+            complete_and_claim if ask is not None else None,
         )
         self.idle_until_s = 0.0
         kept = [ended for (_, ended), ok in zip(done, accepted, strict=True) if ok]

@@ -165,7 +165,7 @@ class SharedJobs:
         self, job: ClaimedJob, done: Sequence[tuple[Lease, Completed]], room: int
     ) -> list[Claimed]:
         # A host that leaves anything alone asks by `claim`, which looks whether it still must.
-        ask = None if room <= 0 or self._faults.any else self._ask(room, begin=True)
+        ask = None if room <= 0 or self._faults.has_pauses else self._ask(room, begin=True)
         return [Claimed(lease, job) for lease in job.complete(done, ask)]
 
     def _look_for_lost(self, now_s: float, room: int) -> None:

@@ -8,10 +8,10 @@ state of every task and that no illegal transition was made.
 
 from intermission.testing.ledger.claiming import Claiming
 from intermission.testing.ledger.completing import Completing
+from intermission.testing.ledger.completing_and_claiming import CompletingAndClaiming
 from intermission.testing.ledger.deletion import Deletion
 from intermission.testing.ledger.failing import Failing
 from intermission.testing.ledger.fan_in import FanIn
-from intermission.testing.ledger.handing_over import HandingOver
 from intermission.testing.ledger.holding import Holding
 from intermission.testing.ledger.racing import Racing
 from intermission.testing.ledger.reading import Reading
@@ -32,7 +32,7 @@ class LedgerContract(
     Scheduling,
     Holding,
     Completing,
-    HandingOver,
+    CompletingAndClaiming,
     FanIn,
     Replanning,
     Failing,

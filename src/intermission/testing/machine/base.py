@@ -175,7 +175,7 @@ class Machine(RuleBasedStateMachine):
                 assert self.ledger.complete(batch) == expected
             else:
                 ask = Ask(worker, 2, TTL_S, offers=[CAN])
-                answers, leases = self.ledger.hand_over(batch, ask)
+                answers, leases = self.ledger.complete_and_claim(batch, ask)
                 assert answers == expected
                 self.oracle.handed_over(leases, TTL_S)
         self.leases += leases

@@ -53,7 +53,7 @@ class Workers(Machine):
         self.complete(self.completions(self.pick_some(some), count))
 
     @step(worker=picks, some=several, count=st.integers(0, 3))
-    def hand_over(self, worker: int, some: list[int], count: int) -> None:
+    def complete_and_claim(self, worker: int, some: list[int], count: int) -> None:
         """A worker finishes, and goes on with what comes next."""
         done = self.completions(self.pick_some(some), count)
         self.complete(done, WORKERS[worker % 3])

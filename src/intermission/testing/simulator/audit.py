@@ -212,8 +212,8 @@ class Audit:
         """A call to a ledger. Every copy of a ledger is at a place of its own."""
         if name == "complete":
             return self._complete(ledger, args[0], lambda: ledger.complete(*args))
-        if name == "hand_over":
-            return self._hand_over(place, ledger, *args)
+        if name == "complete_and_claim":
+            return self._complete_and_claim(place, ledger, *args)
         if name == "fail":
             self._complain(self._blame.failed(place, args[0]))
         if name == "renew":
@@ -231,13 +231,13 @@ class Audit:
         if wrong is not None:
             raise self._violation(wrong)
 
-    def _hand_over(
+    def _complete_and_claim(
         self, place: object, ledger: Ledger, done: Sequence[Completion], ask: Ask
     ) -> tuple[list[bool], list[Lease]]:
         leases: list[Lease] = []
 
         def record() -> list[bool]:
-            accepted, claimed = ledger.hand_over(done, ask)
+            accepted, claimed = ledger.complete_and_claim(done, ask)
             leases.extend(claimed)
             return accepted
 

@@ -193,7 +193,9 @@ class SqlLedger(Reads):
     def complete(self, done: Sequence[Completion]) -> list[bool]:
         return self._db.change(lambda: self._complete(done)[0]) if done else []
 
-    def hand_over(self, done: Sequence[Completion], ask: Ask) -> tuple[list[bool], list[Lease]]:
+    def complete_and_claim(
+        self, done: Sequence[Completion], ask: Ask
+    ) -> tuple[list[bool], list[Lease]]:
         capacity = min(ask.capacity, _CAPACITY_MAX)
 
         def work() -> tuple[list[bool], list[Lease]]:
