@@ -471,17 +471,17 @@ class Completion:
     """None for a step that is not durable: its result is in the ledger alone."""
     adopted: bool = False
     """The receipt was there before this attempt ran anything."""
+    key: str | None = None
+    """The task's key as its lease had it: a ledger restored from a copy may have given the
+    task's id, and even the fence, to another task since. None where nobody knows."""
     by_receipt: bool = False
     """No attempt was made: nobody holds the task, and its receipt stands."""
     tasks: Sequence[Task] = ()
     """The last page of what a plan adds to the job; the others came by `expand`."""
-    totals: Mapping[str, int] = field(default_factory=dict[str, int])
+    totals: Mapping[str, int] | None = None
     """How many tasks the steps have that are mapped over the plan; without, those of `tasks`."""
     plans: frozenset[str] = frozenset()
     """The plans that were done when its tasks were computed, this one included."""
-    key: str | None = None
-    """The task's key as its lease had it: a ledger restored from a copy may have given the
-    task's id, and even the fence, to another task since. None where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from intermission.engine.inputs import input_digests
 from intermission.engine.planning import expand, make_job
 from intermission.engine.receipt import peek
 from intermission.errors import ChangeRefused
-from intermission.model import Completion, Job, Lease, TaskState
+from intermission.model import Job, Lease, TaskState
 from intermission.pipeline.catalog import Catalog
 from intermission.ports.ledger import every_task
 from intermission.ports.slot_protocol import Completed, Failed
@@ -67,8 +67,7 @@ def opened(client: WorkClient, tmp_path: Path, job: Job) -> HttpJob:
 
 
 def done(lease: Lease, result: str) -> tuple[Lease, Completed]:
-    end = Completion(lease.task_id, lease.fence, result, key=lease.key)
-    return lease, Completed(end, 0.1)
+    return lease, Completed(lease.task_id, result, took_s=0.1)
 
 
 def states(served: Served, job: Job, name: str) -> list[TaskState]:

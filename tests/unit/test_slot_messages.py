@@ -113,4 +113,4 @@ def test_a_fan_in_reaches_a_slot_in_pages(tmp_path: Path) -> None:
     Slot(cast(Any, connection), cast(Any, NoLog()), open_pipeline=lambda _: SUM).run()
     (said,) = connection.sent
     assert isinstance(said, Completed), said
-    assert said.completion.result == f"[{COUNT},{COUNT * (COUNT - 1)}]"
+    assert said.result == f"[{COUNT},{COUNT * (COUNT - 1)}]"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice, takewhile
 from typing import Any
 
 from intermission.engine.step_stats import StepStats
@@ -98,8 +100,9 @@ class Backlog:
         elif not spec.durable and _is_first_try(first, spec):
             most = _batch_size(self._stats.mean_s(stats_name(first.job, spec.name)))
             batch = _leading(first, spec, ready, most)
-        if len(batch) == 1 and self._claimed[0] is first:
-            self._claimed.popleft()
+        if all(map(operator.is_, self._claimed, batch)):
+            for _ in batch:
+                self._claimed.popleft()
             return batch
         taken = {(one.job.name, one.lease.task_id) for one in batch}
         self._claimed = deque(
@@ -118,14 +121,13 @@ def _is_first_try(one: Claimed, spec: StepSpec) -> bool:
 
 def _leading(first: Claimed, spec: StepSpec, ready: Iterable[Claimed], most: int) -> list[Claimed]:
     """The first tries of one step that lead the line."""
-    batch: list[Claimed] = []
-    for one in ready:
-        if len(batch) == most or one.job.name != first.job.name or one.lease.step != spec.name:
-            break
-        if not _is_first_try(one, spec):
-            break
-        batch.append(one)
-    return batch
+    job, step = first.job, spec.name
+    return [
+        *takewhile(
+            lambda one: one.job is job and one.lease.step == step and _is_first_try(one, spec),
+            islice(ready, most),
+        )
+    ]
 
 
 def _sharing(first: Claimed, spec: StepSpec, ready: Iterable[Claimed]) -> list[Claimed]:

@@ -40,7 +40,7 @@ from intermission.telemetry import reached
 
 Record = Callable[[Sequence[Completion]], list[bool]]
 
-PAGE_TASKS = 1000
+PAGE_TASKS = 4000
 """As many tasks of a plan are added in one transaction."""
 
 

@@ -68,10 +68,13 @@ def read_inputs(ledger: Ledger, job: Job, leases: Sequence[Lease]) -> dict[int, 
 
     Raises `InputUnfinished` when one of them was taken back because an input was lost.
     """
-    found: dict[int, dict[str, Iterable[Output | None]]] = {one.task_id: {} for one in leases}
     edges = job.step(leases[0].step).edges
-    for by_param in found.values():
-        by_param.update(fan_ins(ledger, job, leases[0].step))
+    if not edges:
+        return {}
+    shared = fan_ins(ledger, job, leases[0].step)
+    found: dict[int, dict[str, Iterable[Output | None]]] = {
+        one.task_id: {**shared} for one in leases
+    }
     for edge in (edge for edge in edges if edge.kind is not EdgeKind.ALL):
         same = edge.kind is EdgeKind.SAME
         wanted = {one.index for one in leases} if same else {0}
@@ -82,7 +85,7 @@ def read_inputs(ledger: Ledger, job: Job, leases: Sequence[Lease]) -> dict[int, 
             if index not in made:
                 raise _unfinished(edge.upstream, index)
             found[lease.task_id][edge.param] = made[index]
-    return dict(found) if edges else {}
+    return dict(found)
 
 
 def inputs_of(ledger: Ledger, job: Job, lease: Lease) -> Inputs:

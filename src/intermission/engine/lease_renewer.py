@@ -7,7 +7,6 @@ before the ledger may give the task to somebody else.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -95,12 +94,13 @@ class LeaseRenewer:
             )
 
     def begin(self, name: str, task_ids: Iterable[int]) -> None:
-        """These tasks run from now on: the next tick says so."""
+        """These tasks run from now on: a tick says so soon, of those that have not ended."""
+        due_s = self._clock.monotonic_s() + TICK_S - self._renew_every_s
         with self._lock:
             held = self._held.get(name, {})
             for one in (held[id] for id in task_ids if id in held):
                 if not one.begun:
-                    one.begun, one.beat_at_s = True, -math.inf
+                    one.begun, one.beat_at_s = True, min(due_s, one.beat_at_s)
 
     def jobs(self) -> set[str]:
         """The names of the jobs that leases are held of."""

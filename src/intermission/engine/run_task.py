@@ -66,15 +66,27 @@ class Hooks:
     is_cancelled: Callable[[], bool]
 
 
-@holding()
 def run_task(
     work: Work, lease: Lease, inputs: Inputs, hooks: Hooks, batch: Sequence[Lease] = ()
 ) -> Completion:
     """Run a task of a batch, or adopt the receipt it already has."""
     spec = work.specs[lease.step]
-    if not spec.durable:
+    if spec.durable:
+        return _run_durable(work, spec, lease, inputs, hooks, batch)
+    with holding():
         result = _call(work, spec, lease, inputs, hooks, None, batch)
-        return Completion(lease.task_id, lease.fence, result, key=lease.key)
+    return Completion(lease.task_id, lease.fence, result, key=lease.key)
+
+
+@holding()
+def _run_durable(
+    work: Work,
+    spec: StepSpec,
+    lease: Lease,
+    inputs: Inputs,
+    hooks: Hooks,
+    batch: Sequence[Lease],
+) -> Completion:
     key = with_skipped(lease.key, skipped_inputs(work.job, spec.name, inputs))
     receipt = work.io.adopt(lease, key, input_digests(work.job, spec.name, inputs))
     adopted = receipt is not None

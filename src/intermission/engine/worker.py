@@ -382,12 +382,12 @@ class Worker:
             job.release(leases, reason=Reason.STORE_AWAY, message=str(e))
         self._hold(claimed, asked_at_s, begin=True)
         self._let_go(job, leases)
-        executed_s = [ended.took_s for _, ended in done if not ended.completion.adopted]
+        executed_s = [ended.took_s for _, ended in done if not ended.adopted]
         step = stats_name(job, leases[0].step)
         self._stats.finished(step, executed_s, mapped=leases[0].chunk is not None)
         if self._source.is_shared and log.isEnabledFor(logging.INFO):
             for lease, ended in done:
-                took = {"took_s": round(ended.took_s, 3), "adopted": ended.completion.adopted}
+                took = {"took_s": round(ended.took_s, 3), "adopted": ended.adopted}
                 log.info("done", extra=_about(lease) | took)
         self._source.finished(job, leases[0].step)
 

@@ -191,7 +191,7 @@ class Step:
         if not isinstance(result, Iterator):
             return self._result.validate_python(result)
         (kind,) = typing.get_args(self.returns)
-        return (kind.model_validate(chunk) for chunk in result)
+        return (chunk if type(chunk) is kind else kind.model_validate(chunk) for chunk in result)
 
     def decode(self, text: str, files: Mapping[str, Path]) -> Any:
         """A stored result as the value a downstream step gets."""

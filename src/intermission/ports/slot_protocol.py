@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from intermission.model import Completion, Job, Lease, Output, Reason
+from intermission.model import Job, Lease, Output, Reason, Receipt
 from intermission.ports.task_io import TaskIO
 from intermission.settings import Settings
 
@@ -63,13 +63,16 @@ class Cancel(NamedTuple):
 
 
 class Completed(NamedTuple):
-    completion: Completion
-    took_s: float
-    warnings: tuple[str, ...] = ()
+    """The attempt ended well."""
 
-    @property
-    def task_id(self) -> int:
-        return self.completion.task_id
+    task_id: int
+    result: str
+    receipt: Receipt | None = None
+    """None for a step that is not durable."""
+    adopted: bool = False
+    """The receipt was there before."""
+    took_s: float = 0.0
+    warnings: tuple[str, ...] = ()
 
 
 class Failed(NamedTuple):

@@ -114,10 +114,11 @@ class Slot:
             elif isinstance(message, Batch):
                 self._sent_at = self._monotonic_s()  # the first end may wait as long as any other
                 self._batch = message.leases
+                context = self._contexts[message.context]
                 for lease in message.leases:
                     inputs = message.inputs.get(lease.task_id, {})
-                    inputs = {**inputs, **self._paged.pop(lease.task_id, {})}
-                    context = self._contexts[message.context]
+                    if lease.task_id in self._paged:
+                        inputs = {**inputs, **self._paged.pop(lease.task_id)}
                     self._unsent.append(self._run_one(context, lease, inputs))
                     if self._monotonic_s() - self._sent_at > FLUSH_EVERY_S:
                         self._flush()
@@ -136,7 +137,9 @@ class Slot:
             self._log.begin(context, lease)
             self.lease, self._cancelled = lease, None
             done = run_task(self._work(context), lease, inputs, self._hooks, self._batch)
-            return Completed(done, self._monotonic_s() - started, self._log.warnings())
+            took_s = self._monotonic_s() - started
+            made = done.result, done.receipt, done.adopted
+            return Completed(lease.task_id, *made, took_s, self._log.warnings())
         except Deferred as e:
             return Deferral(lease.task_id, e.token, e.timeout_s)
         except CorruptArtifact as e:

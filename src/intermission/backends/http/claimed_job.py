@@ -73,8 +73,8 @@ class HttpJob:
                 (
                     lease.task_id,
                     lease.fence,
-                    ended.completion.result,
-                    ended.completion.receipt.files if ended.completion.receipt else (),
+                    ended.result,
+                    ended.receipt.files if ended.receipt else (),
                 )
                 for lease, ended in done
             ]

@@ -109,14 +109,17 @@ class OpenJob:
             self.ledger,
             self.store,
             self.job,
-            [(lease, ended.completion) for lease, ended in done],
+            [
+                (lease, Completion(lease.task_id, lease.fence, result, receipt, adopted, lease.key))
+                for lease, (_, result, receipt, adopted, *_) in done
+            ],
             self.workspace.scratch,
             complete_and_claim if ask is not None else None,
         )
         self.idle_until_s = 0.0
         kept = [ended for (_, ended), ok in zip(done, accepted, strict=True) if ok]
         step = done[0][0].step
-        executed_s = [ended.took_s for ended in kept if not ended.completion.adopted]
+        executed_s = [ended.took_s for ended in kept if not ended.adopted]
         self.stats.finished(step, executed_s, len(kept) - len(executed_s))
         self.stats.warnings += [f"{step}: {text}" for ended in kept for text in ended.warnings]
         return leases

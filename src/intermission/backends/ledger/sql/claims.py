@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
+from operator import itemgetter
 
 from intermission.backends.ledger.sql.database import (
     Database,
@@ -25,6 +26,8 @@ from intermission.backends.ledger.sql.limit_budget import LimitBudget
 from intermission.model import ALONE_AFTER, PREFERENCE_MS, Job, Lease, StepKind, StepSpec
 
 _EVER_MS = 2**62
+_PLACE = itemgetter(0, 4)
+"""The job and the step of a row."""
 _EMPTY_MAX = 8
 """So many steps without a task are passed by; a claim that finds more, or nothing, closes them."""
 _IN_VAIN_MAX = 64
@@ -67,7 +70,7 @@ class Claim:
         if self._empty and (not self._rows or len(self._empty) >= _EMPTY_MAX):
             # Last, because whoever makes a task claimable waits for it.
             self._db.close_openings(sorted(self._empty))
-        return [self._lease(*row) for row in self._rows]
+        return self._leases()
 
     @property
     def is_in_vain(self) -> bool:
@@ -88,7 +91,7 @@ class Claim:
         """Steps of one task, which was taken: nothing else can be there."""
         return [
             (job_id, step)
-            for job_id, _, _, _, step, *_ in self._rows
+            for job_id, step in dict.fromkeys(map(_PLACE, self._rows))
             if self._specs.job(job_id).steps[step].kind is not StepKind.MAP
         ]
 
@@ -140,7 +143,7 @@ class Claim:
 
     def _note(self, batch: Sequence[Opening], looked: list[Request], rows: list[Row]) -> None:
         """Remember where nothing was, unless the claim ended before it was looked at."""
-        taken = {(row[0], row[4]) for row in rows}
+        taken = set(map(_PLACE, rows))
         places = {(one.job_id, one.step) for one in looked} - taken
         if self._left > 0:
             self._empty += places
@@ -179,18 +182,12 @@ class Claim:
         job = self._specs.job(one.job_id)
         return job, job.steps[one.step]
 
-    def _lease(
-        self,
-        job_id: int,
-        id: int,
-        fence: int,
-        attempt: int,
-        step: int,
-        index: int,
-        key: str,
-        chunk: str | None,
-        lost: int,
-    ) -> Lease:
-        job = self._specs.job(job_id)
-        place = job.key, job.steps[step].name, index
-        return Lease(id, fence, attempt, *place, key, chunk, lost >= ALONE_AFTER)
+    def _leases(self) -> list[Lease]:
+        names: dict[tuple[int, int], tuple[str, str]] = {}
+        for job_id, step in set(map(_PLACE, self._rows)):
+            job = self._specs.job(job_id)
+            names[job_id, step] = job.key, job.steps[step].name
+        return [
+            Lease(id, fence, attempt, *names[job_id, step], index, key, chunk, lost >= ALONE_AFTER)
+            for job_id, id, fence, attempt, step, index, key, chunk, lost in self._rows
+        ]
