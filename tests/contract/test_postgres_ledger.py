@@ -14,6 +14,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from intermission.backends.ledger.postgres import PostgresLedger
+from intermission.backends.ledger.postgres import connection as postgres_connection
 from intermission.backends.ledger.postgres.arrays import array_text
 from intermission.backends.ledger.postgres.connection import close_pools, is_direct, pool_of
 from intermission.errors import LedgerError, LedgerTooNew
@@ -21,13 +22,18 @@ from intermission.model import (
     JOB_TRANSITIONS,
     TRANSITIONS,
     Completion,
+    Failure,
     Heartbeat,
+    Job,
     JobState,
+    Lease,
     Limit,
     TaskState,
 )
+from intermission.ports.ledger import Ask
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import (
+    chain_job,
     chunks,
     completion,
     fan_job,
@@ -232,6 +238,105 @@ def test_renewals_leave_nothing_for_a_vacuum(url: str, ledger: PostgresLedger) -
     updated, hot = row
     assert updated == 52
     assert hot > 0.9 * updated
+
+
+MANY = 4000
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_plans_made_beside_little_are_good_beside_much(
+    url: str, ledger: PostgresLedger, analyzed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session keeps its plans: each call is made beside few tasks, then beside many.
+
+    Where the server has counted the few, plans are good again as soon as they are made anew.
+    """
+    for n in range(6):
+        for call in calls_of(ledger, running(ledger, f"small-{n}", 3, n)).values():
+            call()
+        if analyzed and n == 2:
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("VACUUM ANALYZE")
+    for n in range(MANY // 5):
+        submit(ledger, line_job(key=f"other-{n}", priority=-1))
+    read: dict[str, int] = {}
+    calls = calls_of(ledger, running(ledger, "large", MANY, 9))
+    if analyzed:
+        monkeypatch.setattr(postgres_connection, "_REPLAN_S", 0.0)
+    for name, call in calls.items():
+        before = entries_read(url)
+        call()
+        read[name] = entries_read(url) - before
+    assert {name: count for name, count in read.items() if count > MANY // 5} == {}
+
+
+def running(ledger: PostgresLedger, key: str, count: int, priority: int) -> Job:
+    """A job whose chunks are there: half of its tasks can be claimed, half are blocked."""
+    made = submit(ledger, chain_job(key=key, priority=priority))
+    (plan,) = ledger.claim("w1", 1, lease_ttl_s=TTL_S, jobs=[key])
+    ledger.complete([completion(ledger, made, plan, chunks(count))])
+    return made
+
+
+def calls_of(ledger: PostgresLedger, made: Job) -> dict[str, Callable[[], object]]:
+    """What workers ask all the time, to be called in this order."""
+    held: list[Lease] = []
+    ask = Ask("w1", 1, TTL_S)
+
+    def claim() -> None:
+        held.extend(ledger.claim("w1", 1, lease_ttl_s=TTL_S))
+        assert held
+
+    def complete_and_claim() -> None:
+        _, leases = ledger.complete_and_claim([completion(ledger, made, held.pop())], ask)
+        held.extend(leases)
+        assert held
+
+    def renew() -> None:
+        ledger.renew("w1", [Heartbeat(held[0].task_id, held[0].fence, 0.5)], lease_ttl_s=TTL_S)
+
+    def fail() -> None:
+        lease = held.pop()
+        assert ledger.fail([Failure(lease.task_id, lease.fence, "E", "no")]) != [None]
+
+    return {
+        "claim": claim,
+        "renew": renew,
+        "complete and claim": complete_and_claim,
+        "fail": fail,
+        "claim again": claim,
+        "release": lambda: ledger.release(
+            [(one.task_id, one.fence) for one in held], reason="no-slot"
+        ),
+        "claim nothing": lambda: ledger.claim("w1", 1, lease_ttl_s=TTL_S, runs=[]),
+        "claim of a job": lambda: ledger.claim("w2", 1, lease_ttl_s=TTL_S, jobs=[made.key]),
+        "rescue": lambda: ledger.rescue(["w2"]),
+        "job": lambda: ledger.job(made.key),
+        "tasks": lambda: ledger.tasks(made.key, limit=10),
+        "tasks in a state": lambda: ledger.tasks(made.key, states=[TaskState.FAILED], limit=10),
+        "outputs": lambda: ledger.outputs(made.key, "cut", limit=1),
+        "receipts": lambda: ledger.receipts(made.key, limit=10),
+        "events": lambda: ledger.events(ledger.events(limit=5)[-1].seq, limit=5),
+        "events of a job": lambda: ledger.events(0, job=made.key, limit=5),
+        "jobs": lambda: ledger.jobs(limit=10),
+        "jobs in a state": lambda: ledger.jobs(states=[JobState.RUNNING], limit=10),
+        "submit": lambda: submit(ledger, line_job(key=f"{made.key}-more", priority=-1)),
+        "cancel": lambda: ledger.cancel(f"{made.key}-more", reason="no"),
+        "retry": lambda: ledger.retry(f"{made.key}-more"),
+    }
+
+
+def entries_read(url: str) -> int:
+    """How many entries of indexes and rows of tables were read so far, over the one connection."""
+    sql = (
+        "SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes)"
+        " + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables)"
+    )
+    with pool_of(url).connection() as connection:
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        row = connection.execute(sql).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def test_little_of_a_session_is_used(url: str, ledger: PostgresLedger) -> None:

@@ -36,6 +36,17 @@ server that hangs, or a pooler whose server is away. No statement of ours takes 
 _IDLE_MAX_S = 120.0
 _PREPARE_AFTER = 2
 """A statement is prepared once it was sent so often: planning one costs more than running it."""
+_PLANS = """
+SET plan_cache_mode = force_generic_plan;
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SET enable_sort = off;
+"""
+"""To plan a statement costs more than to run it, so a plan is kept, whatever the values. It may
+have been made while a table was small: then nothing is cheaper than reading and sorting it all.
+Every statement that is asked often has an index to go by, in the order it asks for."""
+_REPLAN_S = 5.0
+"""And it is kept no longer than this, because tables grow."""
 _CONNECT_S = 5
 # A server that vanished without a word is noticed within a quarter of a minute.
 _LINK = {
@@ -113,6 +124,8 @@ def _bounded_class() -> Any:
 
     class Bounded(driver().Connection):
         silence_s = SILENCE_S
+        planned_s = 0.0
+        """When it was last asked to forget its plans."""
 
         def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
             return super().wait(_bounded(self, gen), *args, **options)
@@ -198,9 +211,7 @@ def _configure(url: str, connection: psycopg.Connection[tuple[Any, ...]]) -> Non
     (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
     # A pooler greets with a number of its own making, and gives a session to others as well.
     if pid == connection.info.backend_pid and url not in _pooled:
-        # A plan is kept, and may have been made while a table was empty: then nothing is cheaper
-        # than reading it whole. Every statement that is asked often has an index to go by.
-        connection.execute("SET enable_seqscan = off")
+        connection.execute(_PLANS)
         connection.prepare_threshold = _PREPARE_AFTER
 
 
@@ -217,6 +228,9 @@ def borrowed(
     with pool_of(url).connection(timeout=wait_s) as connection:
         bounded: Any = connection
         bounded.silence_s = SILENCE_S if silence_s is None else silence_s
+        if is_direct(connection) and time.monotonic() - bounded.planned_s > _REPLAN_S:
+            connection.execute("DISCARD PLANS")
+            bounded.planned_s = time.monotonic()
         yield connection
 
 

@@ -38,7 +38,7 @@ class PostgresDatabase(Transactions):
         self, wanted: Wanted, tried: Collection[int], without: Collection[int]
     ) -> Openings:
         values = {
-            "keys": None if wanted.jobs is None else list(wanted.jobs),
+            "keys": None if wanted.jobs is None else list({*wanted.jobs}),
             "offers": list(wanted.offers),
             "runs": None if wanted.runs is None else list(wanted.runs),
             "tried": list(tried),

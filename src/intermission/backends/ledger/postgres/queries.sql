@@ -80,7 +80,7 @@ SELECT {any_due};
 WITH due AS MATERIALIZED (
     SELECT job_id, step FROM intermission.ready
     WHERE parked = 1 AND due_s <= :now_s OR parked = 2 AND begin_ms <= :now_ms
-    ORDER BY job_id, step FOR NO KEY UPDATE SKIP LOCKED
+    ORDER BY job_id + 0, step FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE intermission.ready AS r SET parked = 0 FROM due
 WHERE r.job_id = due.job_id AND r.step = due.step;
@@ -129,10 +129,13 @@ ORDER BY r.priority DESC, r.turn, r.job_id, r.step;
 SELECT {found}
 FROM (
     SELECT r.*, c.prefers IS NOT NULL AND c.prefers <> ALL(:offers::text[]) AS is_waiting
-    FROM intermission.jobs AS j
-    JOIN intermission.ready AS r ON r.job_id = j.id AND r.parked = 0
-    JOIN intermission.classes AS c ON c.id = r.class
-    WHERE j.key = ANY(:keys::text[]) AND j.id <> ALL(:tried::bigint[]) AND {fitting_classes}
+    FROM unnest(:keys::text[]) AS k (key)
+    CROSS JOIN LATERAL (SELECT * FROM intermission.jobs WHERE key = k.key LIMIT 1) AS j
+    CROSS JOIN LATERAL (
+        SELECT * FROM intermission.ready WHERE job_id = j.id AND parked = 0 OFFSET 0
+    ) AS r
+    CROSS JOIN LATERAL (SELECT * FROM intermission.classes WHERE id = r.class LIMIT 1) AS c
+    WHERE j.id <> ALL(:tried::bigint[]) AND {fitting_classes}
     ORDER BY r.priority DESC, r.turn, r.job_id LIMIT :count
 ) AS r
 CROSS JOIN LATERAL (SELECT * FROM intermission.jobs WHERE id = r.job_id LIMIT 1) AS j
@@ -141,7 +144,8 @@ ORDER BY r.priority DESC, r.turn, r.job_id, r.step;
 -- name: lock_ready
 -- Whoever makes a task claimable holds its step's row: those are left to the next claim.
 SELECT job_id, step FROM intermission.ready
-WHERE (job_id, step) IN (SELECT * FROM ROWS(:places, job_id bigint, step integer) AS w)
+WHERE job_id = ANY(:places_0::bigint[])
+  AND (job_id, step) IN (SELECT * FROM ROWS(:places, job_id bigint, step integer) AS w)
 ORDER BY job_id, step FOR UPDATE SKIP LOCKED;
 
 -- name: close_ready
@@ -156,10 +160,12 @@ WITH looked AS MATERIALIZED (
     FROM ROWS(:places, job_id bigint, step integer) AS w
 ), gone AS (
     DELETE FROM intermission.ready AS r USING looked AS l
-    WHERE r.job_id = l.job_id AND r.step = l.step AND l.due_s IS NULL
+    WHERE r.job_id = ANY(:places_0::bigint[])
+      AND r.job_id = l.job_id AND r.step = l.step AND l.due_s IS NULL
 )
 UPDATE intermission.ready AS r SET parked = 1, due_s = l.due_s FROM looked AS l
-WHERE r.job_id = l.job_id AND r.step = l.step AND l.due_s > :now_s;
+WHERE r.job_id = ANY(:places_0::bigint[])
+  AND r.job_id = l.job_id AND r.step = l.step AND l.due_s > :now_s;
 
 -- name: open_steps
 SELECT intermission.open_step(s.job_id, s.no) FROM intermission.steps AS s
@@ -227,19 +233,21 @@ WITH running AS (
     SET turn = (SELECT last_value FROM intermission.events_seq_seq)
         - cardinality(:jobs::bigint[]) + o.rank
     FROM free, unnest(:jobs::bigint[]) WITH ORDINALITY AS o (job_id, rank)
-    WHERE q.job_id = free.job_id AND q.job_id = o.job_id
+    WHERE q.job_id = ANY(:jobs::bigint[]) AND q.job_id = free.job_id AND q.job_id = o.job_id
     RETURNING q.job_id, q.turn
 ), emptied AS MATERIALIZED (
     SELECT * FROM ROWS(:emptied, job_id bigint, step integer) AS e
 ), closed AS (
-    DELETE FROM intermission.ready WHERE (job_id, step) IN (SELECT job_id, step FROM emptied)
+    DELETE FROM intermission.ready
+    WHERE job_id = ANY(:jobs::bigint[]) AND (job_id, step) IN (SELECT job_id, step FROM emptied)
 ), open AS MATERIALIZED (
     SELECT job_id, step FROM intermission.ready AS r WHERE job_id = ANY(:jobs::bigint[])
       AND NOT EXISTS (SELECT 1 FROM emptied AS e WHERE e.job_id = r.job_id AND e.step = r.step)
     ORDER BY job_id, step FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE intermission.ready AS r SET turn = turned.turn FROM turned, open
-WHERE r.job_id = turned.job_id AND r.job_id = open.job_id AND r.step = open.step;
+WHERE r.job_id = ANY(:jobs::bigint[])
+  AND r.job_id = turned.job_id AND r.job_id = open.job_id AND r.step = open.step;
 
 -- name: tell_progress
 -- After `renew`, which has announced the events of its transaction. A clock that was set back
@@ -272,6 +280,21 @@ WHERE t.id = e.id AND t.id = ANY(ARRAY(SELECT id FROM locked)) AND t.fence = e.f
     THEN {claimable} ELSE t.state IN ('leased', 'running', 'abandoned') END
 RETURNING t.id, t.fence, t.job_id, t.step, t.idx;
 
+-- name: unblock
+-- Place by place, along what is blocked there, whatever the planner believes: a plan that was made
+-- beside few tasks would look at all that are blocked, of every job.
+UPDATE intermission.tasks SET state = 'pending', ready_s = 0, updated_ms = :now_ms
+WHERE id = ANY(ARRAY(
+    SELECT w.id FROM ROWS(:places, job bigint, no integer, first integer, last integer) AS p
+    CROSS JOIN LATERAL (
+        SELECT w.id, w.job_id, w.step, w.idx FROM intermission.tasks AS w
+        WHERE w.job_id = p.job AND w.step = p.no AND w.idx BETWEEN p.first AND p.last
+          AND w.state = 'blocked' OFFSET 0
+    ) AS w
+    WHERE NOT ({waits})))
+  AND state || '' = 'blocked'
+RETURNING id;
+
 -- name: unsettled
 -- Active jobs that were left behind: a task of theirs could start or be claimed, or nothing is left
 -- to do. Of a step's blocked tasks the first is looked at. All wait for the same, except chunk by
@@ -301,7 +324,7 @@ WHERE j.id = ANY(:jobs::bigint[]) AND j.state IN ('pending', 'running', 'drainin
 SELECT count(*) FROM (
     SELECT 1 FROM intermission.tasks
     WHERE job_id = :job AND state IN ('pending', 'retrying', 'abandoned', 'corrupt')
-    ORDER BY id FOR NO KEY UPDATE
+    ORDER BY id + 0 FOR NO KEY UPDATE
 ) AS locked;
 
 -- name: any_held
@@ -360,16 +383,31 @@ ORDER BY j.id DESC;
 
 -- name: tasks
 SELECT {task_columns} FROM intermission.tasks AS t
-WHERE t.job_id = :job AND t.id > :after AND (:step::integer IS NULL OR t.step = :step)
+WHERE t.job_id + 0 = :job AND t.id > :after AND (:step::integer IS NULL OR t.step = :step)
   AND (:states::text[] IS NULL OR t.state = ANY(:states::text[]))
 ORDER BY t.id LIMIT :limit;
 
 -- name: tasks_in_states
--- Few are in any state but `done`: they are found by the index of their state, and sorted.
-SELECT {task_columns} FROM intermission.tasks AS t
-WHERE t.job_id = :job AND t.id + 0 > :after
-  AND (:step::integer IS NULL OR t.step = :step) AND t.state = ANY(:states::text[])
+-- Few are in any state but `done`: they are found by the indices of their states, and sorted.
+SELECT {task_columns} FROM (
+    SELECT * FROM intermission.tasks AS t
+    WHERE ARRAY['blocked'] && :states::text[] AND t.state = 'blocked' AND {asked}
+    UNION ALL
+    SELECT * FROM intermission.tasks AS t
+    WHERE ARRAY['pending', 'retrying', 'abandoned', 'corrupt'] && :states::text[]
+      AND {claimable} AND {asked}
+    UNION ALL
+    SELECT * FROM intermission.tasks AS t
+    WHERE ARRAY['leased', 'running'] && :states::text[] AND {held} AND {asked}
+    UNION ALL
+    SELECT * FROM intermission.tasks AS t
+    WHERE ARRAY['failed', 'cancelled'] && :states::text[] AND {stopped} AND {asked}
+) AS t
 ORDER BY t.id + 0 LIMIT :limit;
+
+-- name: asked
+t.job_id = :job AND t.id + 0 > :after AND (:step::integer IS NULL OR t.step = :step)
+  AND t.state = ANY(:states::text[])
 
 -- name: events_settled
 SELECT intermission.events_settled();

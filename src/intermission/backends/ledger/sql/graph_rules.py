@@ -135,7 +135,8 @@ class GraphRules:
                         same = edge.kind is EdgeKind.SAME
                         spans = spans_of(indexes) if same else [_EVERY]
                         places.update({(job_id, no, *span): None for span in spans})
-        self._unblock(list(places))
+        if places:
+            self._db.later("unblock", places=list(places))
 
     def after_failure(self, job_id: int, step: int, index: int) -> None:
         """Cancel what can no longer run; then see what can."""

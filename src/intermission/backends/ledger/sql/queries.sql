@@ -206,7 +206,7 @@ WITH locked AS MATERIALIZED (
     SELECT t.id FROM intermission.tasks AS t INDEXED BY tasks_held
     WHERE t.job_id = ANY(:jobs::bigint[]) AND {held}
       AND (t.lease_s <= :now_s OR t.worker = ANY(:dead::text[]))
-    ORDER BY t.id FOR NO KEY UPDATE
+    ORDER BY t.id + 0 FOR NO KEY UPDATE
 ), gone AS MATERIALIZED (
     SELECT t.id, s.gap, t.token IS NOT NULL AS deferred,
         CASE WHEN t.token IS NULL THEN t.lost + t.begun::integer >= :lost_max
@@ -286,13 +286,6 @@ SELECT (
     WHERE t.job_id = :job AND {stopped} {any_of_job}
 ) IS NOT NULL;
 
--- name: unblock
-UPDATE intermission.tasks AS w SET state = 'pending', ready_s = 0, updated_ms = :now_ms
-FROM ROWS(:places, job bigint, no integer, first integer, last integer) AS p
-WHERE w.job_id = p.job AND w.step = p.no AND w.idx BETWEEN p.first AND p.last
-  AND w.state = 'blocked' AND NOT ({waits})
-RETURNING id;
-
 -- name: satisfied
 -- Whether a step without 'same' edges could start now.
 SELECT NOT ({waits})
@@ -347,7 +340,7 @@ WHERE t.job_id = :job AND t.step = :step AND t.idx BETWEEN :first AND :last
 WITH locked AS MATERIALIZED (
     SELECT id FROM intermission.tasks
     WHERE job_id = :job AND state NOT IN ('done', 'failed', 'cancelled')
-    ORDER BY id FOR NO KEY UPDATE
+    ORDER BY id + 0 FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks
 SET state = 'cancelled', code = 'cancelled', message = :message, refusals = 0, worker = NULL,
@@ -372,7 +365,7 @@ WITH locked AS MATERIALIZED (
     SELECT id FROM intermission.tasks
     WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last
       AND state = ANY(:states::text[])
-    ORDER BY id FOR NO KEY UPDATE
+    ORDER BY id + 0 FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t SET state = :state, code = :code, message = :message, {afresh}
 WHERE job_id = :job AND step = :step AND idx BETWEEN :first AND :last
@@ -385,7 +378,7 @@ WITH locked AS MATERIALIZED (
     SELECT w.id FROM intermission.tasks AS w
     WHERE w.job_id = :job AND w.step = :step AND w.idx BETWEEN :first AND :last
       AND w.state <> 'blocked' AND ({waits})
-    ORDER BY w.id FOR NO KEY UPDATE
+    ORDER BY w.id + 0 FOR NO KEY UPDATE
 )
 UPDATE intermission.tasks AS t SET state = 'blocked', code = NULL, message = NULL, {afresh}
 WHERE id = ANY(ARRAY(SELECT id FROM locked))
@@ -407,7 +400,7 @@ WHERE key = :key AND state = ANY(:before::text[]) RETURNING id;
 SELECT t.step, t.idx FROM intermission.tasks AS t
 WHERE t.job_id = :job AND {stopped}
   AND (:ids::bigint[] IS NULL OR t.id = ANY(:ids::bigint[]))
-ORDER BY t.id;
+ORDER BY t.id + 0;
 
 -- name: done_among
 -- Not of a job that is being deleted.

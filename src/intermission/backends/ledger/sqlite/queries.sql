@@ -208,6 +208,13 @@ FROM e WHERE tasks.id = e.id;
 UPDATE tasks SET result = :result, receipt = NULL, files = NULL, adopted = 0, {done}
 WHERE id BETWEEN :first AND :last;
 
+-- name: unblock
+UPDATE tasks AS w SET state = 'pending', ready_s = 0, updated_ms = :now_ms
+FROM ROWS(:places, job, no, first, last) AS p
+WHERE w.job_id = p.job AND w.step = p.no AND w.idx BETWEEN p.first AND p.last
+  AND w.state = 'blocked' AND NOT ({waits})
+RETURNING id;
+
 -- name: unsettled
 -- Active jobs that were left behind: a task of theirs could start or be claimed, or nothing is left
 -- to do. Of a step's blocked tasks the first is looked at. All wait for the same, except chunk by

@@ -153,7 +153,9 @@ CREATE INDEX tasks_held ON intermission.tasks (job_id, step, (id + 0))
     WHERE state IN ('leased', 'running');
 CREATE INDEX tasks_stopped ON intermission.tasks (job_id, step, (id + 0))
     WHERE state IN ('failed', 'cancelled');
-CREATE INDEX tasks_of_job ON intermission.tasks (job_id, id); -- for lists in pages
+-- For lists in pages, and for nothing else: a plan that looks for one task of a job along this, and
+-- was made when the job was small, would be kept when it is large.
+CREATE INDEX tasks_of_job ON intermission.tasks ((job_id + 0), id);
 CREATE INDEX tasks_with_files ON intermission.tasks (job_id, id) WHERE files IS NOT NULL;
 
 -- The tokens that tasks were deferred under, with the fence of that attempt. They stay, so that
@@ -283,9 +285,9 @@ $$;
 
 -- One call per statement, however many tasks it changed. Tasks that became claimable are told to the
 -- notifier; equal notices of one transaction reach a listener once. The plan is kept from call to call,
--- and made when nobody knows how many tasks there will be: a nested loop would be made for one.
-CREATE FUNCTION intermission.tasks_changed() RETURNS trigger LANGUAGE plpgsql
-SET enable_nestloop = off AS $$
+-- and made when nobody knows how many tasks there will be: a nested loop would be made for one, and a
+-- full join can be none.
+CREATE FUNCTION intermission.tasks_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     place record;
     claimable boolean := false;
@@ -297,7 +299,8 @@ BEGIN
         SELECT n.updated_ms, n.job_id, n.id, n.step, w.state, n.state, n.fence,
                coalesce(n.worker, w.worker),
                CASE WHEN n.state NOT IN ('running', 'pending', 'leased') THEN n.code END, n.message
-        FROM new_tasks AS n JOIN old_tasks AS w ON w.id = n.id WHERE w.state <> n.state
+        FROM new_tasks AS n FULL JOIN old_tasks AS w ON w.id = n.id
+        WHERE w.state IS DISTINCT FROM n.state
         ORDER BY n.id
         RETURNING job_id, step, was, now
     ), added AS (
