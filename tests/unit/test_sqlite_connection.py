@@ -8,6 +8,7 @@ import apsw
 import pytest
 
 from intermission.backends.ledger.sqlite import SqliteLedger
+from intermission.backends.ledger.sqlite.connection import NETWORK_FILE_SYSTEMS, file_system_of
 from intermission.model import TRANSITIONS, TaskState
 from intermission.testing.jobs import line_job, submit
 
@@ -33,3 +34,21 @@ def test_so_is_one_of_a_job(tmp_path: Path) -> None:
     with pytest.raises(apsw.ConstraintError, match="illegal job transition"):
         ledger.database.connection.execute("UPDATE jobs SET state = 'draining'")
     ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("mount", "written"),
+    [("/mnt/vidéos", "/mnt/vidéos"), ("/mnt/two words", r"/mnt/two\040words")],
+)
+@pytest.mark.parametrize("kind", ["nfs4", "virtiofs", "fuse.gcsfuse", "fuse.blobfuse2"])
+def test_a_network_file_system_is_found_at_any_mount_point(
+    tmp_path: Path, mount: str, written: str, kind: str
+) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "22 1 8:1 / / rw - ext4 /dev/vda rw\n"
+        f"99 22 0:50 / {written} rw,relatime shared:1 - {kind} somewhere rw\n"
+    )
+    assert file_system_of(Path(mount, "talks"), table) == kind
+    assert file_system_of(Path("/mnt"), table) == "ext4"
+    assert kind in NETWORK_FILE_SYSTEMS

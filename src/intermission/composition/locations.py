@@ -74,7 +74,13 @@ def as_location(text: str) -> Location:
         return Path(text).resolve()
     scheme, _, rest = text.partition("://")
     if scheme == "file":
-        return Path(rest).resolve()
+        host, _, path = rest.partition("/")
+        if host not in ("", "localhost"):
+            raise UsageError(
+                f"{text} names a file of another machine, {host}.",
+                remedy="Write file:/// and an absolute path, with three slashes.",
+            )
+        return Path(unquote(f"/{path}")).resolve()
     bucket, _, key = rest.partition("/")
     return ObjectLocation(f"{scheme}://{bucket}", key)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,6 +33,7 @@ from intermission.errors import (
     StoreError,
 )
 from intermission.model import Lease, Reason, StepSpec
+from intermission.polling import readable
 from intermission.ports.clock import Clock
 from intermission.ports.executor import Executor, Said, SlotEnded
 from intermission.ports.slot_protocol import (
@@ -63,10 +63,6 @@ log = logging.getLogger(__name__)
 Wait = Callable[[Sequence[Any], float], Sequence[Any]]
 
 
-def _select(readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:
-    return select.select(readers, [], [], timeout_s)[0]
-
-
 @dataclass
 class _Run:
     """A batch in a slot."""
@@ -92,7 +88,7 @@ class _Run:
 
 
 class Worker:
-    """Works until its source has nothing left, or a drain ends. `wait` is `select`, or a fake."""
+    """Works until its source has nothing left, or a drain ends. `wait` is `readable`, or a fake."""
 
     def __init__(
         self,
@@ -103,14 +99,14 @@ class Worker:
         *,
         drain_s: float,
         on_tick: Callable[[], None] = lambda: None,
-        wait: Wait = _select,
+        wait: Wait = readable,
     ) -> None:
         self._source = source
         self._renewer = renewer
         self._executor = executor
         self._clock = clock
         self._on_tick = on_tick
-        self._select = wait
+        self._readable = wait
         self._drain = Drain(clock, drain_s)
         self._stats = StepStats()
         self._backlog = Backlog(self._stats)
@@ -291,7 +287,7 @@ class Worker:
     def _wait(self, wake: int) -> None:
         """Sleep until a slot speaks, a slot ends or a signal comes; record what was said."""
         hints = self._source.wakes if self._executor.idle > 0 else ()
-        ready = self._select([self._executor, wake, *hints], self._patience_s())
+        ready = self._readable([self._executor, wake, *hints], self._patience_s())
         if wake in ready:
             os.read(wake, 512)
         for hint in hints:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import IO, Any, NoReturn
 from intermission.errors import EnvironmentFault, MediaError, TaskError, fault_from_os
 from intermission.media.refusal import AGAIN, RAISE_LIMIT
 from intermission.media.request import Request
+from intermission.polling import readable
 
 _LINE_BYTES_MAX = 1 << 20
 _READ_BYTES = 1 << 18
@@ -178,10 +178,5 @@ class ChildClient:
 
 def _readable(pipes: Sequence[IO[bytes]], deadline: float) -> list[IO[bytes]]:
     """Those with something to read, or at their end; none once the deadline has passed."""
-    # Not select(): it fails for descriptors above 1023, which a busy worker has.
-    poll = select.poll()
-    for pipe in pipes:
-        poll.register(pipe, select.POLLIN)
     left_s = deadline - time.monotonic()
-    ready = {fd for fd, _ in poll.poll(left_s * 1000)} if left_s > 0 else set()
-    return [pipe for pipe in pipes if pipe.fileno() in ready]
+    return readable(pipes, left_s) if left_s > 0 else []

@@ -12,13 +12,13 @@ the port promises: a hint may come late or come twice, but on a server that work
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from intermission.polling import readable
 from intermission.ports.notifier import Notifier
 
 Open = Callable[[], Notifier]
@@ -26,7 +26,7 @@ Open = Callable[[], Notifier]
 
 def has_hint(notifier: Notifier, within_s: float) -> bool:
     """Whether there is a hint by then; it is left there."""
-    return bool(select.select([notifier], [], [], within_s)[0])
+    return bool(readable([notifier], within_s))
 
 
 class NotifierContract:
@@ -133,7 +133,7 @@ class NotifierContract:
         self.needs_several()
         listeners = [self.listening(notifiers) for _ in range(3)]
         notifiers().notify()
-        assert select.select(listeners, [], [], self.ARRIVES_S)[0]
+        assert readable(listeners, self.ARRIVES_S)
 
     def test_clearing_nothing_is_no_error(self, notifiers: Open) -> None:
         notifier = self.listening(notifiers)

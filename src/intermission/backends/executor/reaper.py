@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import signal
 import socket
 import struct
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from intermission.errors import EnvironmentFault, Interrupted
+from intermission.polling import readable
 
 _MESSAGE = struct.Struct("=cii")
 _SPAWN, _KILL, _STARTED, _ENDED, _REPLACED = b"s", b"k", b"p", b"x", b"r"
@@ -79,7 +79,7 @@ class Reaper:
         `ALL` with a reaper that was killed: another one has taken its place.
         """
         ended: list[tuple[int, int]] = []
-        while select.select([self._control], [], [], 0)[0]:
+        while readable([self._control], 0):
             data = _receive(self._control)
             if data is None:
                 raise self._gone()
@@ -215,7 +215,7 @@ class _Loop:
         is_alone = False
         while not is_alone:
             sources = [self._control, self._wake, self._parent_lives]
-            ready, _, _ = select.select(sources, [], [])
+            ready = readable(sources)
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._reap()

@@ -6,7 +6,6 @@ Only what is below is simulated: clock, reaper, store, and the way to the ledger
 
 from __future__ import annotations
 
-import select
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, cast
@@ -21,6 +20,7 @@ from intermission.engine.worker import Worker
 from intermission.engine.workspace import Workspace
 from intermission.errors import IntermissionError, NoPipeline
 from intermission.model import Job, JobState
+from intermission.polling import readable
 from intermission.ports.ledger import Ledger, every_receipt
 from intermission.ports.work_source import WorkSource
 from intermission.settings import Settings
@@ -92,9 +92,9 @@ class SimulatedWorker(Process):
         return self._renewals
 
     def _wait(self, readers: Sequence[Any], timeout_s: float) -> Sequence[Any]:
-        if not select.select([self._executor], [], [], 0)[0]:
+        if not readable([self._executor], 0):
             self.sleep(timeout_s)
-        return select.select([self._executor], [], [], 0)[0]
+        return readable([self._executor], 0)
 
     def drain(self) -> None:
         self.draining = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -31,8 +32,9 @@ OLDEST_SQLITE = (3, 51, 3)
 NETWORK_FILE_SYSTEMS = frozenset(
     {
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"),
-        *("fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.goofys", "fuse.mount-s3"),
-        "fuse.glusterfs",
+        *("virtiofs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.goofys", "fuse.mount-s3"),
+        *("fuse.glusterfs", "fuse.gcsfuse", "fuse.blobfuse", "fuse.blobfuse2", "fuse.juicefs"),
+        *("fuse.JuiceFS", "fuse.mountpoint-s3", "fuse.s3ql", "fuse.davfs2", "fuse.seaweedfs"),
     }
 )
 
@@ -178,14 +180,15 @@ def _refuse_network_file_system(path: Path) -> None:
 def file_system_of(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:
     """The type of the file system a folder is on; empty where the system does not tell."""
     try:
-        lines = mountinfo.read_text().splitlines()
+        lines = mountinfo.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return ""
     best, kind = -1, ""
     target = folder.resolve()
     for line in lines:
         left, _, right = line.partition(" - ")
-        mount = Path(left.split()[4].encode().decode("unicode_escape"))
+        # The kernel writes blanks and backslashes in octal, and every other byte as it is.
+        mount = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), left.split()[4]))
         if target.is_relative_to(mount) and len(mount.parts) >= best:
             best, kind = len(mount.parts), right.split()[0]
     return kind
