@@ -88,7 +88,8 @@ class WorkerKeys:
         now_ms = self._clock.now_ms()
         self._registry.seen(id, at_ms=now_ms, slots=slots, busy=busy, version=version)
 
-    def is_key(self, given: str) -> bool:
+    @staticmethod
+    def is_key(given: str) -> bool:
         """Whether this looks like a worker's key, and not like the admin secret."""
         return given.startswith(KEY_START)
 

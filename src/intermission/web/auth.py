@@ -1,5 +1,7 @@
 """Who calls: a registered worker by its key, the administrator by the secret, or this machine.
 
+401 answers credentials that are missing or wrong; 403 answers good ones that are not enough.
+
 The public API is open to this machine alone, or to whoever has the secret; the worker API to keys.
 Nothing here decides about leases but whose they are.
 """
@@ -59,12 +61,20 @@ def _require(given: str | None, secret: bytes) -> None:
             remedy=_REMEDY,
             headers=_CHALLENGE,
         )
-    if not hmac.compare_digest(given.encode(errors="replace"), secret):
+    if WorkerKeys.is_key(given):
         raise Problem(
             403,
-            "The admin secret is wrong",
-            "this needs the server's admin_secret, and what was sent is another.",
+            "A worker's key is not enough",
+            "this call needs the admin secret; a worker's key opens the worker API alone.",
+            remedy=_REMEDY,
+        )
+    if not hmac.compare_digest(given.encode(errors="replace"), secret):
+        raise Problem(
+            401,
+            "Wrong admin secret",
+            "the secret that was sent is not the server's admin_secret.",
             remedy="Send the secret that the server was started with.",
+            headers=_CHALLENGE,
         )
 
 

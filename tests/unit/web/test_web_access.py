@@ -52,7 +52,8 @@ def test_with_a_secret_every_call_needs_it(guarded: TestClient) -> None:
         assert missing.headers["content-type"] == "application/problem+json"
         for wrong in ("x", SECRET[:-1], SECRET + "x"):
             answer = guarded.request(method, path, headers=bearer(wrong))
-            assert answer.status_code == 403, path
+            assert answer.status_code == 401, path
+            assert answer.headers["www-authenticate"] == "Bearer"
             assert answer.json()["remedy"]
         other = guarded.request(method, path, headers={"Authorization": f"Basic {'x' * 20}"})
         assert other.status_code == 401, path

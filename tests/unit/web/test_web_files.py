@@ -193,8 +193,11 @@ def test_an_output_in_a_bucket_is_passed_on_and_not_kept(
     assert (head.status_code, head.headers["content-length"]) == (200, "100")
     assert client.get(path).content == DATA
     read.clear()
-    assert client.get(path, headers={"If-None-Match": f'"{SHA256}"'}).status_code == 304
+    for has in (f'"{SHA256}"', f'"other", W/"{SHA256}"', "*"):
+        assert client.get(path, headers={"If-None-Match": has}).status_code == 304, has
     assert read == []
+    for lacks in (f'"{SHA256}-part"', f'"{SHA256[:-1]}"', SHA256, '""'):
+        assert client.get(path, headers={"If-None-Match": lacks}).status_code == 200, lacks
 
 
 def test_nothing_else_can_be_downloaded(client: TestClient, done: Job) -> None:
