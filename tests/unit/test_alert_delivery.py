@@ -21,6 +21,7 @@ from intermission.ports.ledger import Ledger
 from intermission.services.alerting import (
     GIVE_UP_MS,
     LOOK_EVERY_S,
+    TRIES_MIN,
     Cursor,
     Follower,
     alert_services,
@@ -231,6 +232,20 @@ def test_after_a_day_it_is_given_up_and_the_next_is_told(
     world.fail("b")
     follower.step(world.ledger, world.stop)
     assert world.messages() == ["b"]
+
+
+@pytest.mark.parametrize("status", [400, 403, 413, 422])
+def test_an_alert_that_is_refused_does_not_hold_up_the_next(
+    world: World, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    follower = world.follower()
+    world.fail("a", "b")
+    world.hook.answers = [Answer(status, f"it answered {status}")] * TRIES_MIN
+    started_ms = world.clock.now_ms()
+    follower.step(world.ledger, world.stop)
+    assert world.messages() == ["b"]
+    assert world.clock.now_ms() - started_ms < 10 * 60_000
+    assert f"it answered {status}" in caplog.text
 
 
 def test_an_old_alert_is_tried_nevertheless(world: World) -> None:

@@ -151,7 +151,10 @@ class Follower:
         return self._alerts.after(event, rows[0].job.pipeline, refusals)
 
     def _deliver(self, alert: Alert, stop: Supervision) -> None:
-        """Send until the receiver has it, or for a day. Raises `_Undelivered` when stopped."""
+        """Send until the receiver has it, for a day, or a few times if it refuses this alert.
+
+        Raises `_Undelivered` when stopped.
+        """
         body, tries = body_of(alert), 0
         while not stop.is_set():
             answer = self._hook.send(alert.id, body)
@@ -165,8 +168,11 @@ class Follower:
                 raise _Undelivered
             if tries == 1:
                 log.warning("%s does not take alerts: %s", self._hook.name, answer.said)
-            if tries >= TRIES_MIN and self._clock.now_ms() - alert.at_ms > GIVE_UP_MS:
-                log.error("an alert is given up: %s: %s", alert.kind, alert.message)
+            is_late = answer.refused or self._clock.now_ms() - alert.at_ms > GIVE_UP_MS
+            if tries >= TRIES_MIN and is_late:
+                log.error(
+                    "an alert is given up: %s: %s (%s)", alert.kind, alert.message, answer.said
+                )
                 return
             pause_s = BACK_OFF_S[min(tries, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)
             stop.wait(max(pause_s, answer.wait_s))

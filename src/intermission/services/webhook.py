@@ -63,6 +63,10 @@ Addresses = Sequence[tuple[socket.AddressFamily, Any]]
 Resolve = Callable[[str, int], Addresses]
 
 
+_LATER = frozenset({408, 425, 429})
+"""Of the client errors, those that ask for another try."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """How a try ended. `said` is for the log: it has nothing of what the receiver wrote."""
@@ -75,6 +79,11 @@ class Answer:
     @property
     def delivered(self) -> bool:
         return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def refused(self) -> bool:
+        """The receiver is there and does not want this message, now or later."""
+        return self.status is not None and 400 <= self.status < 500 and self.status not in _LATER
 
 
 def resolve(host: str, port: int) -> Addresses:
