@@ -143,7 +143,17 @@ def test_a_job_is_looked_at_in_every_way(command: Command, fleet: Fleet) -> None
     assert (log["attempt"], log["text"]) == (2, "what it wrote\n")
     assert "what it wrote" in command("logs", key[:10], "pack")
     assert "no log of attempt 7" in command("logs", key[:10], "pack", "--attempt", "7", code=2)
-    assert "fetch wrote nothing" in command("logs", key[:10], "fetch")
+    assert "as worker w" in command("logs", key[:10], "fetch")
+
+
+def test_a_log_on_another_machine_is_not_told_as_empty(command: Command, fleet: Fleet) -> None:
+    key, worker = KEYS[0], "far-box-77-0a1b2c3d"
+    (lease,) = fleet.ledger.claim(worker, 1, lease_ttl_s=60.0, jobs=[key])
+    fleet.ledger.fail([Failure(lease.task_id, lease.fence, "Broken", "no")])
+    log = command("logs", key[:10], lease.step, "--json")
+    assert (log["attempt"], log["text"], log["elsewhere"]) == (None, "", worker)
+    said = command("logs", key[:10], lease.step)
+    assert f"{lease.step} ran on another machine, as worker {worker}" in said
 
 
 def test_a_job_is_cancelled_watched_and_retried(command: Command, fleet: Fleet) -> None:

@@ -100,6 +100,8 @@ def logs(
         log = found.log(task, attempt)
     if as_json:
         emit({"event": "log"}, log)
+    elif log.elsewhere is not None:
+        say(f"{log.task} ran on another machine, as worker {log.elsewhere}: its log is there.")
     elif log.attempt is None:
         said = f" It {log.state}: {log.message}" if log.message else ""
         say(f"{log.task} wrote nothing.{said}")

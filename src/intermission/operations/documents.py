@@ -131,7 +131,11 @@ class WhyDocument(BaseModel):
 
 
 class LogDocument(BaseModel):
-    """What an attempt of a task wrote. `attempt` is null where no attempt has written anything."""
+    """What an attempt of a task wrote. `attempt` is null where no log of the task is found here.
+
+    Then `elsewhere` names the worker of another machine that ran it last, where there was one: logs
+    stay on the machine of their worker.
+    """
 
     task: str
     state: TaskState
@@ -139,6 +143,7 @@ class LogDocument(BaseModel):
     attempt: int | None
     path: str | None
     text: str
+    elsewhere: str | None = None
 
 
 class FinishedDocument(BaseModel):

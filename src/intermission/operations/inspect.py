@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from intermission.backends.executor.slot import log_name
+from intermission.backends.work_source.worker_locks import is_of_this_machine
 from intermission.composition.event_log import last_event, timestamp
 from intermission.engine.completion import planned_chunks
 from intermission.engine.planning import Keys, parts, plan_steps
@@ -77,6 +78,13 @@ def _events_until(ledger: Ledger, job_key: str, last: int) -> tuple[list[Event],
         else:
             first, stride, found = after, 2 * stride, page + found
     return found, first
+
+
+def ran_elsewhere(found: Found, row: TaskRow) -> str | None:
+    """The worker of another machine that ran a task last; None where this one did, or none has."""
+    events, _ = history_of(found, row)
+    worker = next((event.worker for event in reversed(events) if event.worker), None)
+    return None if worker is None or is_of_this_machine(worker) else worker
 
 
 def refusal(refusals: int, message: str | None) -> str:

@@ -174,6 +174,7 @@ class LedgerJob:
             attempt=wanted,
             path=None if path is None else str(path),
             text="" if path is None else _end_of(path, max_bytes),
+            elsewhere=None if known else inspect.ran_elsewhere(self._found, row),
         )
 
     def events(self, after: int) -> Iterator[EventDocument]:

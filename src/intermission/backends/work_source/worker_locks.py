@@ -20,6 +20,11 @@ def worker_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
 
 
+def is_of_this_machine(worker: str) -> bool:
+    """Whether a worker with this name is, or was, a process of this machine."""
+    return worker.rsplit("-", 2)[0] == socket.gethostname()
+
+
 @contextmanager
 def alive(workspace: Workspace, worker: str) -> Generator[None, None, None]:
     """Hold a lock that the kernel frees at this process's death, whatever kills it.
