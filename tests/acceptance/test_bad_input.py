@@ -160,7 +160,7 @@ def test_a_pipeline_nobody_knows(cli: Cli) -> None:
 def test_wrong_parameters(cli: Cli) -> None:
     source = cli.source()
     wrong = cli.run("letters", source, "--param", "size=many", code=2)
-    in_sentence(wrong.err, "parameter 'size' of pipeline letters is int, not 'many'")
+    in_sentence(wrong.err, "--size must be", "got many")
     unknown = cli.run("letters", source, "--param", "colour=red", code=2)
     in_sentence(unknown.err, "has no parameter 'colour'", "mark, size")
     shapeless = cli.run("letters", source, "--param", "size", code=2)

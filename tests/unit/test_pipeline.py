@@ -357,11 +357,11 @@ def test_bind_makes_one_text_of_one_value_however_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
-        ({}, ["pipeline much needs the parameter 'needed'", "--param needed=VALUE"]),
+        ({}, ["pipeline much needs --needed"]),
         ({"wanted": 1}, ["pipeline much has no parameter 'wanted'", "box, names, needed, on"]),
-        ({"needed": "three"}, ["'needed' of pipeline much is int, not 'three'", "valid integer"]),
-        ({"needed": 2.5}, ["'needed' of pipeline much is int, not 2.5", "fractional"]),
-        ({"needed": "1", "names": "[1]"}, ["list[str] | None, not '[1]'", "valid string"]),
+        ({"needed": "three"}, ["--needed must be a whole number, got three"]),
+        ({"needed": 2.5}, ["--needed must be a whole number, got 2.5"]),
+        ({"needed": "1", "names": "[1]"}, ["must be list[str] | None, got [1]", "valid string"]),
     ],
 )
 def test_a_wrong_parameter(given: dict[str, Any], parts: list[str]) -> None:

@@ -31,21 +31,26 @@ from intermission.cli import (
     workers,
 )
 from intermission.cli.command import Command
+from intermission.cli.pipeline_commands import Group, PipelineCommand
 from intermission.cli.streams import make_patient
 
 app = typer.Typer(
     name="intermission",
+    cls=Group,
     help="Media pipelines that survive interruption: the same command always continues.",
     no_args_is_help=True,
     # Plain help and usage errors: loading what draws boxes takes longer than all the rest.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda word: word.replace("_", "-"),
+    },
 )
 
 # A pipeline's parameters are options too, and known only once it is loaded.
 for function in (run.run, plan.plan, submit.submit, watch_folder.watch_folder):
-    app.command(cls=Command, context_settings={"ignore_unknown_options": True})(function)
+    app.command(cls=PipelineCommand, context_settings={"ignore_unknown_options": True})(function)
 for function in (
     ls.ls,
     status.status,

@@ -24,6 +24,33 @@ WORKING = ("run", "retry")
 class Command(TyperCommand):
     """A command whose function returns its exit code, or None for 0."""
 
+    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        return ["[OPTIONS]", *(_argument(param) for param in self.params if _is_argument(param))]
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Arguments, then options in their groups; those of a pipeline come first."""
+        arguments = [
+            (param.metavar or str(param.name).upper(), getattr(param, "help", None) or "")
+            for param in self.params
+            if _is_argument(param)
+        ]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
+        self.format_own_options(ctx, formatter)
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = None if _is_argument(param) else param.get_help_record(ctx)
+            if record is not None:
+                group = getattr(param, "rich_help_panel", None) or "Options"
+                groups.setdefault(group, []).append(record)
+        for title in sorted(groups, key=lambda title: title == "Options"):
+            with formatter.section(title):
+                formatter.write_dl(groups[title])
+
+    def format_own_options(self, ctx: typer.Context, formatter: Any) -> None:
+        """Options that are known only once the command line is."""
+
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         try:
             code = super().invoke(ctx) or 0
@@ -56,6 +83,16 @@ class Command(TyperCommand):
             told = {"exit_code": error.exit_code, "error": fields(ErrorDocument.of(error))}
             emit({"event": "error"} | told)
         return error.exit_code
+
+
+def _is_argument(param: Any) -> bool:
+    return param.param_type_name == "argument"
+
+
+def _argument(param: Any) -> str:
+    name = param.metavar or str(param.name).upper()
+    many = "..." if param.nargs != 1 else ""
+    return f"{name}{many}" if param.required else f"[{name}]{many}"
 
 
 def complain(sentence: str) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from intermission.operations import App
-    from intermission.pipeline import Pipeline
 
 State = TypeVar("State", bound=StrEnum)
+
+FILES = "Sources and outputs"
+MACHINE = "This machine"
 
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log more, and show the traceback of an error.")
@@ -60,18 +60,31 @@ Priority = Annotated[int, typer.Option(metavar="N", help="Jobs with a higher num
 Params = Annotated[
     list[str] | None,
     typer.Option(
-        "--param", "-p", metavar="NAME=VALUE", help="A parameter of the pipeline. Repeatable."
+        "--param",
+        "-p",
+        metavar="NAME=VALUE",
+        help="An option of the pipeline by its name. Repeatable.",
+        rich_help_panel=FILES,
     ),
 ]
 Include = Annotated[
     list[str] | None,
     typer.Option(
-        "--include", metavar="PATTERN", help="Of a folder, only files like *.mp4. Repeatable."
+        "--include",
+        metavar="PATTERN",
+        help="Of a folder, take only files like *.mp4. Repeatable.",
+        rich_help_panel=FILES,
     ),
 ]
 OutputDir = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Where outputs go, instead of beside each source."),
+    typer.Option(
+        "--output-dir",
+        "-o",
+        metavar="FOLDER",
+        help="Where outputs go, instead of beside each source.",
+        rich_help_panel=FILES,
+    ),
 ]
 LedgerUrl = Annotated[
     str | None,
@@ -81,28 +94,88 @@ ServerUrl = Annotated[
     str | None,
     typer.Option("--server", metavar="URL", help="A server to work with, instead of a ledger."),
 ]
-Slots = Annotated[int | None, typer.Option(metavar="N", help="How many tasks run at a time.")]
+Slots = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="How many tasks run at a time.", rich_help_panel=MACHINE),
+]
 Can = Annotated[
     list[str] | None,
-    typer.Option(metavar="LABEL", help="What steps may need, such as gpu. Repeatable."),
+    typer.Option(
+        metavar="LABEL",
+        help="A label this machine offers to steps that need it, such as gpu. Repeatable.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 DrainS = Annotated[
-    float | None, typer.Option(metavar="S", help="Time that running tasks get to end.")
+    float | None,
+    typer.Option(
+        metavar="S",
+        help="Seconds that running tasks get to finish after an interruption.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 LeaseTtlS = Annotated[
-    float | None, typer.Option(metavar="S", help="When a vanished worker's tasks go on.")
+    float | None,
+    typer.Option(
+        metavar="S",
+        help="Seconds until a lost worker's tasks are reassigned.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 RenewEveryS = Annotated[
-    float | None, typer.Option(metavar="S", help="Time between renewals of a lease.")
+    float | None,
+    typer.Option(metavar="S", help="Seconds between renewals of a lease.", rich_help_panel=MACHINE),
 ]
 RetryDelaysS = Annotated[
-    str | None, typer.Option(metavar="S,S,...", help="Waits before further attempts.")
+    str | None,
+    typer.Option(
+        metavar="S,S,...",
+        help="Seconds to wait before the second, third, ... attempt.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 SlotMemoryBytes = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Memory limit of a slot, such as 2GiB.")
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory limit of one task's process, such as 2GiB.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 SlotCpuS = Annotated[
-    float | None, typer.Option(metavar="S", help="CPU time that one task may use.")
+    float | None,
+    typer.Option(metavar="S", help="CPU seconds that one task may use.", rich_help_panel=MACHINE),
+]
+
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="auto|cpu|cuda",
+        help="Where speech models run.",
+        rich_help_panel=MACHINE,
+    ),
+]
+ComputeType = Annotated[
+    str | None,
+    typer.Option(
+        "--compute-type",
+        metavar="TYPE",
+        help="Precision of speech models: int8, float16, float32, ...",
+        rich_help_panel=MACHINE,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        metavar="N",
+        help="Threads of one speech model or encoder.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show no progress; print results and errors alone.")
 ]
 
 HERE = "."
@@ -124,45 +197,14 @@ def open_app(ctx: typer.Context) -> App:
 
 def refuse_option(pipeline: str) -> None:
     """An option that nobody knows ends up where the pipeline's name is expected."""
+    from intermission.cli.habits import instead_of
     from intermission.errors import ParameterError
 
     if pipeline.startswith("-"):
         raise ParameterError(
-            f"there is no option {pipeline}.", remedy="`intermission run --help` lists them."
+            f"there is no option {pipeline}.",
+            remedy=instead_of(pipeline) or "`intermission run --help` lists them.",
         )
-
-
-def own_options(words: Sequence[str], pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
-    """Sources, and the pipeline's parameters that were given as options: `--chunk-seconds 30`."""
-    from difflib import get_close_matches
-
-    from intermission.errors import ParameterError
-
-    sources: list[str] = []
-    params: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-"):
-            sources.append(word)
-            continue
-        option, equals, value = word.partition("=")
-        name = option.removeprefix("--").replace("-", "_")
-        if name not in pipeline.parameters:
-            known = [f"--{name.replace('_', '-')}" for name in pipeline.parameters]
-            close = get_close_matches(option, known, n=1)
-            raise ParameterError(
-                f"there is no option {option}.",
-                remedy=f"Did you mean {close[0]}?"
-                if close
-                else f"`intermission plan {pipeline.name}` shows the pipeline's own.",
-            )
-        if name in params:
-            raise ParameterError(f"{option} is given twice.", remedy="Give it one value.")
-        given = value if equals else next(rest, None)
-        if given is None:
-            raise ParameterError(f"{option} has no value.", remedy=f"Write {option} VALUE.")
-        params[name] = given
-    return sources, params
 
 
 def parse_params(given: list[str] | None) -> dict[str, str]:

@@ -10,6 +10,7 @@ import typer
 from intermission.cli import options
 from intermission.cli.formatting import count, near
 from intermission.cli.jsonout import emit
+from intermission.cli.pipeline_commands import split_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +45,7 @@ def plan(
     options.refuse_option(pipeline)
     app = options.open_app(ctx)
     loaded = app.catalog.add(pipeline)
-    places, own = options.own_options(sources or (), loaded)
+    places, own = split_words(sources or (), loaded)
     params = options.parse_params(param) | own
     if not places:
         emit({"event": "pipeline", **_pipeline_fields(loaded)}) if as_json else _draw(loaded)

@@ -37,11 +37,11 @@ def print_outputs(report: RunReport) -> None:
     sys.stdout.flush()
 
 
-def print_summary(report: RunReport, took_s: float) -> None:
-    """What was reused, run and lost, on standard error."""
+def print_summary(report: RunReport, took_s: float | None) -> None:
+    """What was reused, run and lost, on standard error; without a time, what was lost alone."""
     for run in report.sources:
         _print_failures(run)
-    if any(run.row for run in report.sources):
+    if took_s is not None and any(run.row for run in report.sources):
         say(_tasks_line(report, took_s))
     if exit_code(report) == INTERRUPTED:
         say(f"interrupted ({report.interrupted}). {AGAIN}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from intermission.cli import options
 from intermission.cli.jsonout import emit
+from intermission.cli.pipeline_commands import split_words
 from intermission.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,10 +38,20 @@ def run(
     param: options.Params = None,
     include: options.Include = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over: finished work goes into quarantine.")
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Start over: finished work goes into quarantine.",
+            rich_help_panel=options.FILES,
+        ),
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Hash every finished file, even untouched ones.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Hash every finished file, even untouched ones.",
+            rich_help_panel=options.FILES,
+        ),
     ] = False,
     output_dir: options.OutputDir = None,
     slots: options.Slots = None,
@@ -50,8 +62,12 @@ def run(
     retry_delays_s: options.RetryDelaysS = None,
     slot_memory_bytes: options.SlotMemoryBytes = None,
     slot_cpu_s: options.SlotCpuS = None,
+    speech_device: options.Device = None,
+    speech_precision: options.ComputeType = None,
+    speech_threads: options.Threads = None,
     as_json: options.AsJson = False,
     as_jsonl: options.AsJsonLines = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> int:
     """Run a pipeline over sources; continue where it stopped.
@@ -69,17 +85,22 @@ def run(
         options.parse_params(param),
         as_json=as_json,
         as_jsonl=as_jsonl,
+        quiet=quiet,
         include=include or (),
         fresh=fresh,
         thorough=verify,
-        read=_read,
+        read=partial(_read, threads=speech_threads),
     )
 
 
-def _read(words: Sequence[str], pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
-    places, own = options.own_options(words, pipeline)
+def _read(
+    words: Sequence[str], pipeline: Pipeline, *, threads: int | None
+) -> tuple[list[str], dict[str, str]]:
+    places, own = split_words(words, pipeline)
     if not places:
         raise UsageError("no source is given.", remedy="Name files or folders to run it over.")
+    if threads is not None and "threads" in pipeline.parameters:
+        own["threads"] = str(threads)  # an encoder's, which are part of what it makes
     return places, own
 
 
@@ -91,20 +112,22 @@ def carry_out(
     *,
     as_json: bool,
     as_jsonl: bool,
+    quiet: bool = False,
     **how: Any,
 ) -> int:
     """Run, show the progress, print the outcome; the exit code."""
+    from intermission.cli.quiet_reporter import QuietReporter
     from intermission.cli.report import exit_code, print_outputs, print_summary
     from intermission.operations import run as run_sources
     from intermission.operations.documents import RunDocument
 
     started_s = time.monotonic()
-    display = _display(ref, as_jsonl)
+    display = QuietReporter() if quiet and not as_jsonl else _display(ref, as_jsonl)
     try:
         report = run_sources(app, ref, sources, params, display, **how)
     finally:
         display.finish()
-    print_summary(report, time.monotonic() - started_s)
+    print_summary(report, None if quiet else time.monotonic() - started_s)
     if as_json or as_jsonl:
         emit(RunDocument.of(report, exit_code(report)))
     else:

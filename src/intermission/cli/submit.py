@@ -11,6 +11,7 @@ import typer
 from intermission.cli import options
 from intermission.cli.formatting import near
 from intermission.cli.jsonout import emit, fields
+from intermission.cli.pipeline_commands import split_words
 from intermission.errors import IntermissionError, UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def submit(
 
     fleet = Fleet(settings)
     loaded = fleet.app.catalog.add(pipeline)
-    places, own = options.own_options(sources, loaded)
+    places, own = split_words(sources, loaded)
     if not places:
         raise UsageError("no source is given.", remedy="Name files or folders to run it over.")
     params = {**options.parse_params(param), **own}

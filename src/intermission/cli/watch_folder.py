@@ -11,6 +11,7 @@ import typer
 from intermission.cli import options
 from intermission.cli.command import complain, say
 from intermission.cli.formatting import near
+from intermission.cli.pipeline_commands import split_words
 from intermission.errors import IntermissionError, UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def watch_folder(
     from intermission.settings.watch_rules import WatchedPlace
 
     fleet = Fleet(settings)
-    folders, own = options.own_options(places, fleet.app.catalog.add(pipeline))
+    folders, own = split_words(places, fleet.app.catalog.add(pipeline))
     if not folders:
         raise UsageError("no place is given.", remedy="Name a folder or URL to watch.")
     params = {**options.parse_params(param), **own}

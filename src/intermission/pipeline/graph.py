@@ -25,6 +25,7 @@ from intermission.model import (
 )
 from intermission.pipeline.context import is_output_name
 from intermission.pipeline.hints import holds_set, list_item, type_name, without_none
+from intermission.pipeline.parameter import Parameter, option_of
 from intermission.pipeline.step import Step, encode_parameter
 
 Resolve = Callable[..., Mapping[str, Any]]
@@ -340,8 +341,8 @@ class Pipeline:
             value = self._parse(name, hint, values[name]) if name in values else default
             if value is ...:
                 raise ParameterError(
-                    f"pipeline {self.name} needs the parameter {name!r}.",
-                    remedy=f"Give it with --param {name}=VALUE.",
+                    f"pipeline {self.name} needs {option_of(name)}.",
+                    remedy=f"Add {option_of(name)} and its value.",
                 )
             bound[name] = value
         if self._resolve is not None:
@@ -371,10 +372,18 @@ class Pipeline:
             except ValidationError as e:
                 return _validate_json(adapter, value, e)
         except ValidationError as e:
+            parameter = Parameter(name, hint, ...)
+            wanted, problem = parameter.range, e.errors()[0]["msg"]
             raise ParameterError(
-                f"parameter {name!r} of pipeline {self.name} is {type_name(hint)}, not {value!r}.",
-                remedy=e.errors()[0]["msg"] + ".",
+                f"{parameter.option} must be {wanted}, got {value}."
+                if wanted
+                else f"{parameter.option} can't be {value!r}: {problem[0].lower()}{problem[1:]}.",
+                remedy=f"{problem}." if wanted == type_name(hint) else self._described,
             ) from e
+
+    @property
+    def _described(self) -> str:
+        return f"`intermission run {self.name} --help` describes it."
 
     def explain(self) -> str:
         """The graph as text: one line a step, with what it waits for."""

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from intermission import Context, Groups, Pipeline, Source, step
 from intermission.errors import MediaError, Permanent
@@ -56,7 +56,11 @@ from intermission.settings import current
 
 SegmentLength = Annotated[int, Field(ge=1, le=30, description="length of a segment, in seconds")]
 ChunkLength = Annotated[int, Field(ge=1, le=3600, description="longest chunk, in seconds")]
-Codec = Annotated[Literal["h264", "hevc", "av1"], Field(description="h264, hevc or av1")]
+Codec = Annotated[
+    Literal["h264", "hevc", "av1"],
+    BeforeValidator(lambda name: {"h265": "hevc", "avc": "h264"}.get(name, name)),
+    Field(description="video codec; h265 is hevc"),
+]
 Preset = Annotated[
     str,
     Field(
