@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from intermission.composition.discovery import find_sources, find_workspaces
-from intermission.errors import SourceError
+from intermission.composition.locations import find_locations
+from intermission.errors import EmptyPlace, SourceError
+from intermission.pipelines.media_files import VIDEO_FILES
+from intermission.settings import Settings
 
 WORKSPACE = ".intermission"
 
@@ -116,3 +119,23 @@ def test_workspaces_are_found_by_the_sources_they_belong_to(talks: Path) -> None
     expected = [talks / WORKSPACE / "a.txt", talks / "more" / WORKSPACE / "c.txt"]
     assert list(find_workspaces(talks, WORKSPACE)) == expected
     assert list(find_workspaces(talks / "words", WORKSPACE)) == []
+
+
+def test_a_pipeline_takes_the_files_of_its_kind_and_the_rest_is_counted(tmp_path: Path) -> None:
+    for name in ("a.MP4", "b.mkv", "a.srt", "a.nfo", "cover.jpg", "notes"):
+        (tmp_path / name).write_text("x")
+
+    def names(*include: str, given: Path = tmp_path) -> tuple[list[str], int]:
+        found = find_locations([str(given)], include, Settings(), "out", VIDEO_FILES)
+        return [one.name for one in found.sources], found.skipped
+
+    assert names() == (["a.MP4", "b.mkv"], 4)
+    assert names("*.srt") == (["a.srt"], 0)
+    assert len(names("*")[0]) == 6
+    assert names(given=tmp_path / "notes") == (["notes"], 0), "a file that is named is meant"
+
+
+def test_a_folder_without_any_is_told_with_what_takes_all(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(EmptyPlace, match=r"none of 1 files .* --include '\*'"):
+        find_locations([str(tmp_path)], (), Settings(), "out", VIDEO_FILES)

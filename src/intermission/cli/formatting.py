@@ -64,3 +64,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(header), *(line(row) for row in texts)])
+
+
+def skipped_text(skipped: int) -> str:
+    """What a folder has that a pipeline does not take."""
+    verb = "is" if skipped == 1 else "are"
+    return f"skipped {count(skipped, 'file')} that {verb} not media (--include '*' takes all)"

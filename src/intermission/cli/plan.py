@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intermission.cli import options
-from intermission.cli.formatting import count, near
+from intermission.cli.command import say
+from intermission.cli.formatting import count, near, skipped_text
 from intermission.cli.jsonout import emit
-from intermission.cli.pipeline_commands import split_words
+from intermission.cli.pipeline_commands import meaning, split_words, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +53,8 @@ def plan(
         return
     loaded.bind(params)
     documents: list[dict[str, Any]] = []
-    for path in app.sources(places, include or (), loaded.output):
+    found = app.sources(places, include or (), loaded)
+    for path in found.sources:
         job, expected = forecast(app, loaded, path, params)
         document = _document(path, job, expected)
         documents.append(document)
@@ -60,6 +62,8 @@ def plan(
             _print(document, tasks)
     if as_json:
         emit({"event": "plan", "sources": documents})
+    elif found.skipped:
+        say(skipped_text(found.skipped))
 
 
 def _document(path: object, job: Job, forecast: Iterable[tuple[Task, bool, str]]) -> dict[str, Any]:
@@ -144,8 +148,8 @@ def _parameters(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
 
 
 def _draw(pipeline: Pipeline) -> None:
+    from intermission.pipeline.parameter import parameters_of
+
     print(pipeline.explain())
-    for name, parameter in _parameters(pipeline).items():
-        default = "" if parameter["required"] else f" = {parameter['default']!r}"
-        meaning = f"  {parameter['description']}" if parameter["description"] else ""
-        print(f"  --{name.replace('_', '-')} {parameter['type']}{default}{meaning}")
+    for parameter in parameters_of(pipeline):
+        print(f"  {usage(parameter)}  {meaning(parameter)}".rstrip())

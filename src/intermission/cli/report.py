@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intermission.cli.command import AGAIN, say
-from intermission.cli.formatting import count, duration, near
+from intermission.cli.formatting import count, duration, near, skipped_text
 
 if TYPE_CHECKING:
     from intermission.operations import RunReport, SourceRun
@@ -30,9 +30,9 @@ def exit_code(report: RunReport) -> int:
 
 
 def print_outputs(report: RunReport) -> None:
-    """The paths of the outputs, one a line, on standard output."""
+    """The paths of the outputs, one a line, on standard output; those in subfolders last."""
     for run in report.sources:
-        for path in run.outputs:
+        for path in sorted(run.outputs, key=lambda path: str(path).count("/")):
             print(near(path))
     sys.stdout.flush()
 
@@ -41,6 +41,8 @@ def print_summary(report: RunReport, took_s: float | None) -> None:
     """What was reused, run and lost, on standard error; without a time, what was lost alone."""
     for run in report.sources:
         _print_failures(run)
+    if took_s is not None and report.skipped:
+        say(skipped_text(report.skipped))
     if took_s is not None and any(run.row for run in report.sources):
         say(_tasks_line(report, took_s))
     if exit_code(report) == INTERRUPTED:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intermission.cli import options
-from intermission.cli.formatting import near
+from intermission.cli.command import say
+from intermission.cli.formatting import near, skipped_text
 from intermission.cli.jsonout import emit, fields
 from intermission.cli.pipeline_commands import split_words
 from intermission.errors import IntermissionError, UsageError
@@ -61,9 +62,11 @@ def submit(
         raise UsageError("no source is given.", remedy="Name files or folders to run it over.")
     params = {**options.parse_params(param), **own}
     loaded.bind(params)
-    found = fleet.app.sources(places, include or (), loaded.output)
+    found = fleet.app.sources(places, include or (), loaded)
+    if found.skipped:
+        say(skipped_text(found.skipped))
     how = {"priority": priority, "not_before_ms": _moment(not_before)}
-    return _submit_all(fleet, loaded, found, params, how, as_json)
+    return _submit_all(fleet, loaded, found.sources, params, how, as_json)
 
 
 def _moment(text: str | None) -> int:

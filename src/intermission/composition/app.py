@@ -20,6 +20,7 @@ from intermission.composition.discovery import find_workspaces
 from intermission.composition.ledgers import shared_ledger
 from intermission.composition.locations import (
     LEDGER_NAME,
+    FoundSources,
     Location,
     ObjectLocation,
     find_locations,
@@ -130,9 +131,10 @@ class App:
         return merged
 
     def sources(
-        self, places: Sequence[str], include: Sequence[str] = (), outputs: str = ""
-    ) -> list[Location]:
-        return find_locations(places, include, self.settings, outputs)
+        self, places: Sequence[str], include: Sequence[str], pipeline: Pipeline
+    ) -> FoundSources:
+        """What a pipeline is to run over: of folders, the files that it takes."""
+        return find_locations(places, include, self.settings, pipeline.output, pipeline.accepts)
 
     @contextmanager
     def owning(

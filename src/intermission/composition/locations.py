@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from intermission.backends.ledger.sqlite import SqliteLedger
@@ -101,20 +102,54 @@ def uri_of(place: Location) -> str:
     return place.as_uri()
 
 
+class FoundSources(NamedTuple):
+    """What paths and URLs stand for."""
+
+    sources: list[Location]
+    skipped: int
+    """How many files of folders were left out, because the pipeline does not take such files."""
+
+
 def find_locations(
-    given: Sequence[str], include: Sequence[str], settings: Settings, outputs: str
-) -> list[Location]:
-    """The sources that these paths and URLs name, each once, in order."""
+    given: Sequence[str],
+    include: Sequence[str],
+    settings: Settings,
+    outputs: str,
+    accepts: Sequence[str] = (),
+) -> FoundSources:
+    """The sources that these paths and URLs name, each once, in order.
+
+    Of a folder or prefix, those that match a pattern of `include`, or else of `accepts`.
+    """
     found: dict[Location, None] = {}
+    skipped = 0
     for text in given:
         place = as_location(text)
+        some: Sequence[Location]
         if isinstance(place, ObjectLocation):
-            found.update(dict.fromkeys(_find_objects(place, include, settings, outputs)))
+            some = _find_objects(place, include, settings, outputs)
+            is_folder = [one.key for one in some if isinstance(one, ObjectLocation)] != [place.key]
         else:
             name = settings.workspace_name
             local = text if not is_url(text) else str(place)
-            found.update(dict.fromkeys(find_sources([local], include=include, workspace_name=name)))
-    return list(found)
+            some = find_sources([local], include=include, workspace_name=name)
+            is_folder = place.is_dir()
+        taken = some
+        if is_folder and accepts and not include:
+            taken = [one for one in some if is_accepted(one.name, accepts)]
+        skipped += len(some) - len(taken)
+        found.update(dict.fromkeys(taken))
+    if not found:
+        raise EmptyPlace(
+            f"{', '.join(given)}: none of {skipped:,} files is of a kind that the pipeline takes.",
+            remedy="Name a file, or take all with --include '*'.",
+        )
+    return FoundSources(list(found), skipped)
+
+
+def is_accepted(name: str, accepts: Sequence[str]) -> bool:
+    """Whether a file of this name is of a kind that a pipeline takes."""
+    return not accepts or any(fnmatch(name.lower(), pattern) for pattern in accepts)
 
 
 def _find_objects(

@@ -91,6 +91,8 @@ class RunReport:
     sources: Sequence[SourceRun]
     interrupted: str | None = None
     """Why the run stopped before its end."""
+    skipped: int = 0
+    """Files of folders that the pipeline does not take."""
 
 
 def run(
@@ -120,8 +122,8 @@ def run(
             places, own = read(places, pipeline)
             params = {**params, **own}
         pipeline.bind(params)
-        found = app.sources(places, include, pipeline.output)
-        runs = [SourceRun(place) for place in found]
+        found = app.sources(places, include, pipeline)
+        runs = [SourceRun(place) for place in found.sources]
     except BaseException:
         reaper.close()
         raise
@@ -142,7 +144,7 @@ def run(
     )
     with watching(settings, clock, worker.drain), closing(host.previews):
         reason = worker.run()
-    return RunReport(runs, reason)
+    return RunReport(runs, reason, found.skipped)
 
 
 @dataclass

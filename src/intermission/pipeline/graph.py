@@ -36,7 +36,8 @@ class Pipeline:
     """A named graph of steps with typed parameters.
 
     `output` names the folder beside the source in which its outputs appear (the pipeline's
-    name unless given). `resolve` takes the parameters of a new job, and its source (None until it
+    name unless given). `accepts` are the files it takes of a folder, as patterns such as `*.mp4`;
+    all unless given. `resolve` takes the parameters of a new job, and its source (None until it
     is known) if it has a second parameter, and may give other values for some: what only the
     machine knows, such as which weights a model's name stands for.
     `preview` is called now and then while a job runs, with the results that are there so far: its
@@ -50,10 +51,12 @@ class Pipeline:
         steps: Iterable[Step],
         *,
         output: str | None = None,
+        accepts: Iterable[str] = (),
         resolve: Resolve | None = None,
         preview: Preview | None = None,
     ) -> None:
         self.name = name
+        self.accepts = tuple(accepts)
         self.output = output or name
         self.preview = preview
         self._resolve = resolve

@@ -129,7 +129,8 @@ class FolderWatch:
         if not isinstance(self._root, ObjectLocation) or key.endswith(PARTIAL):
             return True, None
         named = ObjectLocation(self._root.bucket, key)
-        how = self._wanted.include, self._fleet.settings, self._pipeline.output
+        include = self._wanted.include or self._pipeline.accepts
+        how = include, self._fleet.settings, self._pipeline.output
         try:
             found = find_object(self._root, key, *how)
         except StoreUnavailable:
@@ -171,12 +172,10 @@ class FolderWatch:
 
     def _versions(self) -> Iterator[tuple[Location, str]]:
         try:
-            places = self._fleet.app.sources(
-                [self.place], self._wanted.include, self._pipeline.output
-            )
+            found = self._fleet.app.sources([self.place], self._wanted.include, self._pipeline)
         except EmptyPlace:
             return
-        for place in places:
+        for place in found.sources:
             if place.name.endswith(PARTIAL):
                 continue
             if isinstance(place, Path):

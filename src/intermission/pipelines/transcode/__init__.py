@@ -26,6 +26,7 @@ from intermission.media.encode_client import encode_audio, index_frames, section
 from intermission.media.fmp4 import Segment
 from intermission.media.request import AudioRequest
 from intermission.media.video_info import VideoTrack
+from intermission.pipelines.media_files import VIDEO_FILES
 from intermission.pipelines.transcode import ladder as ladders
 from intermission.pipelines.transcode.captions import text_of
 from intermission.pipelines.transcode.codecs import BY_CODEC, settings_of, usual, versions
@@ -362,6 +363,7 @@ transcode = Pipeline(
         mp4_file,
         release,
     ],
+    accepts=VIDEO_FILES,
     output="videos",
     resolve=_resolve,
     preview=preview,

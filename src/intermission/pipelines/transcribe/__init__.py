@@ -15,6 +15,7 @@ from typing import Any
 
 from intermission import Pipeline
 from intermission.backends.speech import engine as speech_engine
+from intermission.pipelines.media_files import MEDIA_FILES
 from intermission.pipelines.transcribe import steps
 
 
@@ -28,5 +29,6 @@ transcribe = Pipeline(
     "transcribe",
     [steps.audio, steps.chunks, steps.detect, steps.transcribe, steps.merge],
     output="transcripts",
+    accepts=MEDIA_FILES,
     resolve=_resolve,
 )
