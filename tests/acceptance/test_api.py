@@ -43,6 +43,7 @@ NAMES = {
     "getTask": "GET /api/v1/jobs/{key}/tasks/{id}",
     "findTask": "GET /api/v1/jobs/{key}/task",
     "whyTask": "GET /api/v1/jobs/{key}/task/why",
+    "listWaiting": "GET /api/v1/jobs/{key}/waiting",
     "taskLog": "GET /api/v1/jobs/{key}/task/log",
     "pruneJobs": "POST /api/v1/prune",
     "listGroups": "GET /api/v1/jobs/{key}/groups",

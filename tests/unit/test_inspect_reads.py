@@ -13,6 +13,7 @@ from counted_ledger import CountedLedger
 
 from intermission.backends.store.memory import MemoryStore
 from intermission.cli import inspect as cli_inspect
+from intermission.composition.app import App
 from intermission.engine.receipt import receipt_key
 from intermission.model import Job, Receipt, TaskRow
 from intermission.operations import inspect
@@ -20,6 +21,7 @@ from intermission.operations.documents import TaskDocument
 from intermission.operations.job_handle import LedgerJob
 from intermission.operations.job_lookup import Found, find_task
 from intermission.ports.ledger import PAGE, every_task
+from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import fan_job, job, mapped, plan
 from intermission.testing.ledger.suite import finish, planned, take
@@ -46,6 +48,7 @@ class Desk:
     """A ledger and a store of one source, and jobs of any size in them."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.clock = FakeClock()
         self.ledger = scratch_ledger(self.clock, CountedLedger)
         self.store = CountedStore(self.clock)
@@ -59,7 +62,8 @@ class Desk:
     def found(self, made: Job) -> Found:
         (row,) = self.ledger.jobs(made.key)
         self.ledger.forget()
-        return Found(Path("talk.mp4"), self.workspace, self.ledger, row)
+        app = App(Settings(ledger=str(self.folder / "ledger.sqlite")), self.clock)
+        return Found(Path("talk.mp4"), self.workspace, self.ledger, row, app)
 
     def work(self, made: Job, most: int) -> None:
         """Finish so many tasks, one after the other, with receipts."""

@@ -35,7 +35,7 @@ def found(ledger: CountedLedger) -> Found:
     planned(ledger, fan_job(), 3 * PAGE)
     (row,) = ledger.jobs()
     ledger.forget()
-    return Found(cast(Any, None), cast(Any, None), ledger, row)
+    return Found(cast(Any, None), cast(Any, None), ledger, row, cast(Any, None))
 
 
 def test_a_step_of_one_task_names_it(found: Found) -> None:

@@ -8,10 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from intermission.composition.app import App
 from intermission.model import Reason
 from intermission.operations.inspect import refusal
 from intermission.operations.job_handle import LedgerJob, refused_tasks
 from intermission.operations.job_lookup import Found
+from intermission.settings import Settings
 from intermission.testing.clock import FakeClock
 from intermission.testing.jobs import job, step, submit
 from intermission.testing.scratch_ledger import scratch_ledger
@@ -25,7 +27,9 @@ from intermission.testing.scratch_ledger import scratch_ledger
         (3, "no worker can run it, say 3 hosts: no GPU here."),
     ],
 )
-def test_a_task_that_hosts_gave_back_says_why_it_waits(hosts: int, said: str) -> None:
+def test_a_task_that_hosts_gave_back_says_why_it_waits(
+    hosts: int, said: str, tmp_path: Path
+) -> None:
     ledger = scratch_ledger(FakeClock())
     submitted = submit(ledger, job(step("one"), step("two")))
     for n in range(hosts):
@@ -39,7 +43,9 @@ def test_a_task_that_hosts_gave_back_says_why_it_waits(hosts: int, said: str) ->
             until_s=60.0,
         )
     (row,) = ledger.jobs(submitted.key)
-    found = Found(Path("/a.mp4"), cast(Any, SimpleNamespace(is_remote=False)), ledger, row)
+    app = App(Settings(ledger=str(tmp_path / "ledger.sqlite")), FakeClock())
+    workspace = cast(Any, SimpleNamespace(is_remote=False))
+    found = Found(Path("/a.mp4"), workspace, ledger, row, app)
     held = LedgerJob(found)
     (refused,) = refused_tasks(held)
     assert held.why(refused.key).why == said

@@ -29,7 +29,8 @@ def status(
     """Show how far a job is.
 
     Its tasks by step and state, its groups (such as the renditions of a video), the tasks that are
-    running, and those that no worker could run so far, with the reason.
+    running, what keeps the others from starting, and those that no worker could run so far, with
+    the reason.
     """
     from itertools import islice
 
@@ -45,8 +46,9 @@ def status(
         running = list(islice(held, RUNNING_MAX))
         refused = refused_tasks(found)
         groups = found.groups()
+        waiting = found.waiting()
     if as_json:
-        more = {"groups": groups, "running": running, "refused": refused}
+        more = {"groups": groups, "running": running, "refused": refused, "waiting": waiting}
         lists = {name: [fields(one) for one in some] for name, some in more.items()}
         emit({"event": "status"}, now, lists)
         return
@@ -58,6 +60,9 @@ def status(
     for task in running:
         where = "waits for an outside event" if task.worker is None else f"on {task.worker}"
         print(f"{task.task}  {task.progress:.0%}  attempt {task.attempts}  {where}")
+    for wait in waiting:
+        waits = "waits" if len(wait.steps) == 1 else "wait"
+        print(f"{', '.join(wait.steps)} {waits}: {wait.reason}. {wait.remedy}")
     for task in refused:
         print(f"{task.task}  {refusal(task.refusals, task.message)}")
 

@@ -122,12 +122,35 @@ class TaskDocument(BaseModel):
         )
 
 
+WaitCode = Literal["paused", "limit", "rate", "not-before", "no-label", "no-worker", "interrupted"]
+
+
+class WaitDocument(BaseModel):
+    """What keeps tasks of these steps from starting. `name` is the limit's or the label's."""
+
+    code: WaitCode
+    name: str | None
+    steps: list[str]
+    reason: str
+    remedy: str
+
+
+class WaitList(BaseModel):
+    """What keeps a job's tasks from starting; empty where nothing does."""
+
+    waiting: list[WaitDocument]
+
+
 class WhyDocument(BaseModel):
-    """Why a task ran, was reused, or has not run, in one line."""
+    """Why a task ran, was reused, or has not run, in one line.
+
+    `waiting` has what keeps it from starting, for programs.
+    """
 
     task: str
     state: TaskState
     why: str
+    waiting: list[WaitDocument]
 
 
 class LogDocument(BaseModel):

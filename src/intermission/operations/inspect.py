@@ -5,7 +5,7 @@ Nothing here changes a ledger or a store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from intermission.backends.executor.slot import log_name
@@ -14,9 +14,11 @@ from intermission.composition.event_log import last_event, timestamp
 from intermission.engine.completion import planned_chunks
 from intermission.engine.planning import Keys, parts, plan_steps
 from intermission.engine.receipt import peek, receipt_key
-from intermission.model import FINISHED, Event, Reason, Receipt, TaskRow, TaskState
+from intermission.model import FINISHED, HELD, Event, Reason, Receipt, TaskRow, TaskState
+from intermission.operations.documents import WaitDocument
 from intermission.operations.explain import reason, receipts_of
 from intermission.operations.job_lookup import Found
+from intermission.operations.waiting import reasons, remedies, waits_of
 from intermission.ports.ledger import STUCK_HOSTS, Ledger, output_of
 from intermission.ports.store import Store
 from intermission.scratch import holding
@@ -95,8 +97,30 @@ def refusal(refusals: int, message: str | None) -> str:
     return f"waits for another worker, because {hosts} can't run it: {message}"
 
 
-def why(found: Found, row: TaskRow) -> str:
+def waits_of_task(found: Found, row: TaskRow) -> list[WaitDocument]:
+    """What keeps an unfinished task from starting, or those that it waits for."""
+    if row.state in FINISHED:
+        return []
+    is_blocked = row.state is TaskState.BLOCKED
+    waits = waits_of(found, _waits_for(found, row) if is_blocked else [row.step])
+    if row.state in HELD:  # it waits for nothing, unless nobody is there who could run it
+        return [one for one in waits if one.code == "interrupted"]
+    if row.refusals:  # there were workers
+        return [one for one in waits if one.code != "no-worker"]
+    return waits
+
+
+def why(found: Found, row: TaskRow, waits: Sequence[WaitDocument]) -> str:
     """One line: why a task ran, was reused, or has not run."""
+    if not waits:
+        return _why(found, row)
+    if row.state is TaskState.BLOCKED:
+        upstream = ", ".join(dict.fromkeys(step for wait in waits for step in wait.steps))
+        return f"{_why(found, row)}; {upstream} waits because {reasons(waits)}. {remedies(waits)}"
+    return f"waits because {reasons(waits)}; then it {_why(found, row)}. {remedies(waits)}"
+
+
+def _why(found: Found, row: TaskRow) -> str:
     match row.state:
         case TaskState.DONE:
             return _why_done(found, row)

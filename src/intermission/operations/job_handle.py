@@ -28,10 +28,12 @@ from intermission.operations.documents import (
     LogDocument,
     TaskDetails,
     TaskDocument,
+    WaitDocument,
     WhyDocument,
 )
 from intermission.operations.job_lookup import Found, all_jobs, each_job, find_job, find_task
 from intermission.operations.rendition_progress import groups_of
+from intermission.operations.waiting import waits_of
 from intermission.ports.ledger import every_task
 
 LOOK_EVERY_S = 0.3
@@ -56,6 +58,7 @@ class JobHandle(Protocol):
     def groups(self) -> list[GroupDocument]: ...
     def details(self, task: str) -> TaskDetails: ...
     def why(self, task: str) -> WhyDocument: ...
+    def waiting(self) -> list[WaitDocument]: ...
     def log(self, task: str, attempt: int | None = None) -> LogDocument: ...
     def events(self, after: int) -> Iterator[EventDocument]: ...
     def last_event(self) -> int: ...
@@ -142,7 +145,7 @@ class LedgerJob:
         history, after = inspect.history_of(found, row)
         return TaskDetails(
             **TaskDocument.of(row).model_dump(),
-            why=inspect.why(found, row),
+            why=inspect.why(found, row, inspect.waits_of_task(found, row)),
             receipt=receipt,
             logs={str(attempt): str(path) for attempt, path in inspect.logs_of(found, row).items()},
             history=[EventDocument.of(event) for event in history],
@@ -151,7 +154,12 @@ class LedgerJob:
 
     def why(self, task: str) -> WhyDocument:
         row = find_task(self._found, task)
-        return WhyDocument(task=row.name, state=row.state, why=inspect.why(self._found, row))
+        waiting = inspect.waits_of_task(self._found, row)
+        why = inspect.why(self._found, row, waiting)
+        return WhyDocument(task=row.name, state=row.state, why=why, waiting=waiting)
+
+    def waiting(self) -> list[WaitDocument]:
+        return waits_of(self._found)
 
     def log(
         self, task: str, attempt: int | None = None, *, max_bytes: int | None = None

@@ -33,6 +33,7 @@ class Found:
     workspace: Workspace
     ledger: Ledger
     row: JobRow
+    app: App
 
 
 def each_job(
@@ -70,7 +71,7 @@ def all_jobs(
                 continue
             if ledger is not None:
                 for row in read(ledger):
-                    yield Found(source, workspace, ledger, row)
+                    yield Found(source, workspace, ledger, row, app)
 
 
 @contextmanager
@@ -92,16 +93,17 @@ def find_job(app: App, name: str, place: str, *, write: bool = False) -> Iterato
         if ledger is None or not rows:
             raise UsageError(f"{name} has no job.", remedy="Run a pipeline over it first.")
         if not write:
-            yield Found(source, workspace, ledger, rows[0])
+            yield Found(source, workspace, ledger, rows[0], app)
             return
     with app.writing(workspace) as ledger:
         (row,) = ledger.jobs(rows[0].job.key)
-        yield Found(source, workspace, ledger, row)
+        yield Found(source, workspace, ledger, row, app)
 
 
 def found_row(app: App, ledger: Ledger, row: JobRow) -> Found:
     """A job of a shared ledger."""
-    return Found(location_of(row.job.source), app.workspace_of_job(row.job), ledger, row)
+    workspace = app.workspace_of_job(row.job)
+    return Found(location_of(row.job.source), workspace, ledger, row, app)
 
 
 def _shared(app: App, ledger: Ledger, name: str) -> Found:

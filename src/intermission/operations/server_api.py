@@ -34,6 +34,8 @@ from intermission.operations.documents import (
     TaskDetails,
     TaskDocument,
     TaskPage,
+    WaitDocument,
+    WaitList,
     WhyDocument,
 )
 from intermission.operations.job_handle import LOOK_EVERY_S
@@ -197,6 +199,10 @@ class ServerJob:
     def why(self, task: str) -> WhyDocument:
         path = f"{self._path}/task/why"
         return self._api.read(WhyDocument, "asking why", "GET", path, name=task)
+
+    def waiting(self) -> list[WaitDocument]:
+        path = f"{self._path}/waiting"
+        return self._api.read(WaitList, "asking what waits", "GET", path).waiting
 
     def log(self, task: str, attempt: int | None = None) -> LogDocument:
         path, asked = f"{self._path}/task/log", {"name": task, "attempt": attempt}

@@ -101,6 +101,10 @@ class LedgerReads(Protocol):
         """Every limit, by name."""
         ...
 
+    def held_under(self, limit: str) -> int:
+        """How many tasks run under a limit's name, or of a step: `step:PIPELINE/STEP`."""
+        ...
+
     def job(self, key: str) -> Job | None:
         """The job with this key, as it was when last read: what was claimed is known by then."""
         ...

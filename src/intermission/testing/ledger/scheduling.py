@@ -96,6 +96,13 @@ class Scheduling(Suite):
         clock.advance(600)
         assert len(take(ledger)) == 3
 
+    def test_what_runs_under_a_name_is_counted(self, ledger: Ledger) -> None:
+        for key, pipeline in (("one", "p"), ("two", "p"), ("three", "q")):
+            submit(ledger, job(step("a", needs="gpu"), step("b"), key=key, pipeline=pipeline))
+        take(ledger, offers=["gpu"])
+        names = ("job:one", "pipeline:p", "label:gpu", "step:p/a", "step:p/c", "job:none")
+        assert [ledger.held_under(name) for name in names] == [2, 4, 3, 2, 0, 0]
+
     def test_limits_are_kept_by_name(self, ledger: Ledger) -> None:
         ledger.limit(Limit("pipeline:p", 3, 10.0))
         ledger.limit(Limit("label:gpu", running=1))

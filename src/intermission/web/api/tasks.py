@@ -14,6 +14,7 @@ from intermission.operations.documents import (
     TaskDetails,
     TaskDocument,
     TaskPage,
+    WaitList,
     WhyDocument,
 )
 from intermission.web.api.jobs import JobKey, job_handle, job_row
@@ -84,6 +85,11 @@ def tasks_router(fleet: Fleet) -> APIRouter:
     ) -> LogDocument:
         """Show what a task wrote on this server's machine or storage: the end, if it is long."""
         return job_handle(fleet, key).log(name, attempt, max_bytes=LOG_MAX_BYTES)
+
+    @router.get("/jobs/{key}/waiting", operation_id="listWaiting")
+    def waiting(key: JobKey) -> WaitList:
+        """Say what keeps a job's tasks from starting: a pause, a limit, a missing worker."""
+        return WaitList(waiting=job_handle(fleet, key).waiting())
 
     @router.get("/jobs/{key}/groups", operation_id="listGroups")
     def groups(key: JobKey) -> GroupList:

@@ -146,6 +146,14 @@ class Reads:
         rows = self._db.rows("limits")
         return [Limit(name, running, rate, bool(paused)) for name, running, rate, paused in rows]
 
+    def held_under(self, limit: str) -> int:
+        kind, _, what = limit.partition(":")
+        pipeline = ""
+        if kind == "step":
+            pipeline, _, what = what.rpartition("/")
+        ((held,),) = self._db.rows(f"held_under_{kind}", what=what, pipeline=pipeline)
+        return held
+
     def _task_row(self, job_id: int, row: Row) -> TaskRow:
         """Its columns are the fields in their order, and may be followed by others."""
         known = dict(zip(TaskRow.__match_args__, row, strict=False))
