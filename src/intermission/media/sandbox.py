@@ -2,8 +2,9 @@
 
 Linux only, by system call numbers, without privileges: resource limits, death with the parent,
 Landlock (no file can be opened, no TCP port reached) and a seccomp filter (no socket, no new
-program, no other scheduling). What the kernel lacks is left out and reported, never pretended;
-the other controls still stand. Nothing here can be undone by the process that called it.
+program or process, no signal to others, no other scheduling). What the kernel lacks is left out and
+reported, never pretended; the other controls still stand. Nothing here can be undone by the process
+that called it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import platform
 import resource
 import signal
 import struct
+from typing import NamedTuple
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
 _SECCOMP_MODE_FILTER = 2
@@ -22,14 +24,44 @@ _LANDLOCK_FS_BITS = {1: 13, 2: 14, 3: 15, 4: 15}
 """How many file system rights each version of Landlock knows; from version 5 on, 16."""
 
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # refuse: the call fails with EPERM
+_NOT_THERE = 0x00050000 | 38  # with ENOSYS, as on a kernel without the call
 _X32_CALLS = 0x40000000
-_REFUSED_CALLS = {
+_CLONE_THREAD = 0x10000
+_CLONE3 = 435
+
+
+class _Machine(NamedTuple):
+    """The numbers of system calls on a kind of machine."""
+
+    architecture: int
+    clone: int
+    tgkill: int
+    refused: tuple[int, ...]
+
+
+_MACHINES = {
     # socket, connect, bind, execve, execveat, ptrace, process_vm_readv, process_vm_writev,
-    # kill, io_uring_setup (which can do all of these unseen), sched_setparam,
-    # sched_setscheduler, sched_setattr (SVT-AV1 run by root makes itself a realtime process,
-    # and starves whoever renews the lease)
-    "x86_64": (0xC000003E, (41, 42, 49, 59, 322, 101, 310, 311, 62, 425, 142, 144, 314)),
-    "aarch64": (0xC00000B7, (198, 203, 200, 221, 281, 117, 270, 271, 129, 425, 118, 119, 274)),
+    # kill, tkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, io_uring_setup (which
+    # can do all of these unseen), sched_setparam, sched_setscheduler, sched_setattr (SVT-AV1 run
+    # by root makes itself a realtime process, and starves whoever renews the lease); fork and
+    # vfork, where they are calls of their own
+    "x86_64": _Machine(
+        0xC000003E,
+        clone=56,
+        tgkill=234,
+        refused=(
+            *(41, 42, 49, 59, 322, 101, 310, 311, 62, 200, 129, 297, 424, 425, 142, 144, 314),
+            *(57, 58),
+        ),
+    ),
+    "aarch64": _Machine(
+        0xC00000B7,
+        clone=220,
+        tgkill=131,
+        refused=(
+            *(198, 203, 200, 221, 281, 117, 270, 271, 129, 130, 138, 240, 424, 425, 118, 119, 274),
+        ),
+    ),
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -87,22 +119,36 @@ def _landlock() -> bool:
 
 
 def _seccomp() -> bool:
-    if platform.machine() not in _REFUSED_CALLS:
+    machine = _MACHINES.get(platform.machine())
+    if machine is None:
         return False
-    architecture, calls = _REFUSED_CALLS[platform.machine()]
-    load, equals, at_least, answer = 0x20, 0x15, 0x35, 0x06
+    code = _filter(machine)
+    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("@HP", len(code), ctypes.addressof(buffer))
+    return _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0) == 0
+
+
+def _filter(machine: _Machine) -> list[tuple[int, int, int, int]]:
+    """The instructions of the filter: each with how many to skip if it is so, and if not."""
+    load, equals, at_least, has_bits, answer = 0x20, 0x15, 0x35, 0x45, 0x06
+    first_argument = (load, 0, 0, 16)
     code = [
         (load, 0, 0, 4),  # the architecture
-        (equals, 1, 0, architecture),
+        (equals, 1, 0, machine.architecture),
         (answer, 0, 0, _REFUSE),
         (load, 0, 0, 0),  # the number of the call
         (at_least, 0, 1, _X32_CALLS),
         (answer, 0, 0, _REFUSE),
     ]
-    for call in calls:
+    for call in machine.refused:
         code += [(equals, 0, 1, call), (answer, 0, 0, _REFUSE)]
-    code.append((answer, 0, 0, _ALLOW))
-    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
-    buffer = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("@HP", len(code), ctypes.addressof(buffer))
-    return _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0) == 0
+    # Its flags are in memory, which a filter cannot read. Without it, libc uses clone.
+    code += [(equals, 0, 1, _CLONE3), (answer, 0, 0, _NOT_THERE)]
+    only_if = [(answer, 0, 0, _REFUSE), (answer, 0, 0, _ALLOW)]
+    new_thread = (has_bits, 1, 0, _CLONE_THREAD)
+    code += [(equals, 0, 4, machine.clone), first_argument, new_thread, *only_if]
+    # A process may signal itself: so it aborts, and the reason is known.
+    own_process = (equals, 1, 0, os.getpid())
+    code += [(equals, 0, 4, machine.tgkill), first_argument, own_process, *only_if]
+    return [*code, (answer, 0, 0, _ALLOW)]
