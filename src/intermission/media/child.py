@@ -66,7 +66,12 @@ def _work(request: Request) -> None:
     av.logging.set_level(None)
     try:
         prepared = prepare(request)
-        _say(locked_in=sandbox.lock_in())
+        locked_in = sandbox.lock_in()
+        _say(locked_in=locked_in)
+        missing = [name for name in sandbox.CONTROLS if name not in locked_in]
+        if missing and request.limits.must_be_protected:
+            _say(unprotected=missing)
+            return
         answer(request, prepared, _say, _send)
         _say(end=True)
     except Refused as e:

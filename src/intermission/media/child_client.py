@@ -20,6 +20,7 @@ from typing import IO, Any, NoReturn
 from intermission.errors import EnvironmentFault, MediaError, TaskError, fault_from_os
 from intermission.media.refusal import AGAIN, RAISE_LIMIT
 from intermission.media.request import Request
+from intermission.media.sandbox import UNPROTECTED_REMEDY, lacking
 from intermission.polling import readable
 
 _LINE_BYTES_MAX = 1 << 20
@@ -142,6 +143,13 @@ class ChildClient:
                 f"{self._name} needs more memory to read than the limit of "
                 f"{self._limits.memory_bytes >> 20} MiB.",
                 remedy=RAISE_LIMIT,
+            )
+        if "unprotected" in message:
+            missing = [str(name) for name in message["unprotected"]]
+            raise EnvironmentFault(
+                f"{self._name} is not read: {lacking(missing)}, "
+                'and the setting media_sandbox is "require".',
+                remedy=UNPROTECTED_REMEDY,
             )
         if "os_error" in message:
             told = message["os_error"]

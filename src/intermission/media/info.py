@@ -36,6 +36,8 @@ class Limits:
     """What reading its bytes may take beyond that."""
     niceness: int = 0
     """The nice value of the child."""
+    must_be_protected: bool = False
+    """Whether a child refuses to read where Landlock or seccomp is missing."""
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
@@ -45,6 +47,7 @@ class Limits:
             memory_bytes=settings.media_memory_bytes,
             wall_s=settings.media_wall_s,
             niceness=settings.media_niceness,
+            must_be_protected=settings.media_sandbox == "require",
         )
 
     def open_wall_s(self, size_bytes: int) -> float:

@@ -10,11 +10,13 @@ that called it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import resource
 import signal
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
@@ -66,6 +68,11 @@ _MACHINES = {
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+CONTROLS = ("landlock", "seccomp")
+UNPROTECTED_REMEDY = (
+    "Run it on Linux 5.13 or newer with Landlock and seccomp, or set media_sandbox to best-effort."
+)
+
 
 def die_with(parent_pid: int) -> None:
     """Be killed when the thread that started this process ends; end now if it is gone."""
@@ -95,6 +102,25 @@ def lock_in() -> list[str]:
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     controls = {"landlock": _landlock(), "seccomp": _seccomp()}
     return [name for name, holds in controls.items() if holds]
+
+
+def missing_controls() -> list[str]:
+    """Which controls this machine lacks, found without giving anything up."""
+    has = {"landlock": landlock_version() > 0, "seccomp": _has_seccomp()}
+    return [name for name in CONTROLS if not has[name]]
+
+
+def lacking(missing: Sequence[str]) -> str:
+    """What a machine without these controls lacks, within a sentence."""
+    names = {"landlock": "Landlock", "seccomp": "seccomp filter"}
+    return f"this machine has no {' and no '.join(names.get(name, name) for name in missing)}"
+
+
+def _has_seccomp() -> bool:
+    # A kernel that takes filters looks for one at the address, and finds that there is none.
+    asked = _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, None, 0, 0)
+    is_known = platform.machine() in _MACHINES
+    return is_known and asked == -1 and ctypes.get_errno() == errno.EFAULT
 
 
 def landlock_version() -> int:

@@ -129,11 +129,15 @@ def _media() -> Finding:
         import av
     except ImportError:
         return Finding("media", True, "not installed: pip install 'intermission[media]'")
-    from intermission.media.sandbox import landlock_version
+    from intermission.media.sandbox import UNPROTECTED_REMEDY, landlock_version, missing_controls
+    from intermission.settings import current
 
-    version = landlock_version()
-    jail = f"decoders see no file (Landlock {version})" if version else "no Landlock here"
-    return Finding("media", True, f"PyAV {av.__version__}, {jail}")
+    version, missing = landlock_version(), missing_controls()
+    files = f"decoders see no file (Landlock {version})" if version else "no Landlock here"
+    calls = "no seccomp here" if "seccomp" in missing else "seccomp holds"
+    well = not missing or current().media_sandbox != "require"
+    found = f"PyAV {av.__version__}, {files}, {calls}"
+    return Finding("media", well, found, UNPROTECTED_REMEDY)
 
 
 def _speech() -> Finding:

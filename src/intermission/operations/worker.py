@@ -22,6 +22,7 @@ from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.worker import Worker
 from intermission.maintenance.preview import Previews
 from intermission.operations.documents import event_line
+from intermission.operations.media_protection import log_missing
 from intermission.ports.clock import Clock
 from intermission.scratch import Scratch
 from intermission.settings import Settings
@@ -53,6 +54,7 @@ def work(settings: Settings, *, on_ready: Callable[[str], None]) -> str | None:
             clock,
             drain_s=settings.drain_s,
         )
+        log_missing(settings)
         on_ready(name)
         held.enter_context(watching(settings, clock, worker.drain))
         if settings.server is not None:

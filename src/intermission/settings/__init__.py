@@ -147,6 +147,11 @@ class Settings(BaseModel):
     media_niceness: Annotated[int, Field(ge=0, le=19)] = Field(
         default=0, description="how far decoding and encoding step back for others, 0 to 19"
     )
+    media_sandbox: Literal["best-effort", "require"] = Field(
+        default="best-effort",
+        description="whether media is read where Landlock or seccomp is missing: best-effort does, "
+        "require refuses",
+    )
     speech_device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="where speech models run: auto, cpu or cuda"
     )
