@@ -228,6 +228,24 @@ def test_what_is_changed_by_hand_is_changed_in_the_bucket(machine: Machine, buck
     assert [one["in_use"] for one in swept] == [False]
 
 
+def test_gc_finds_what_a_shared_ledger_works_on(machine: Machine, bucket: Bucket) -> None:
+    cli = machine("one")
+    shared = {"INTERMISSION_LEDGER": str(cli.folder / "shared" / "ledger.sqlite")}
+    short = {"INTERMISSION_LEASE_TTL_S": "0.02", "INTERMISSION_RENEW_EVERY_S": "0.01"}
+    source = bucket.put("texts/a.txt", b"abcdef")
+    bucket.put("other/b.txt", b"abcdef")
+    cli("submit", LETTERS, source, env=shared)
+    stray = "checkpoints/texts/a.txt/artifacts/whole/stray/00001-x/left.txt"
+    bucket.put(stray, b"left behind")
+    alone = cli("gc", f"{bucket.url}/texts/", code=3)
+    assert alone.out == f"{source}: its jobs are in a shared ledger, name it with --ledger\n"
+    assert "1 waiting for the next pass" in cli("gc", bucket.url, env=shared).out
+    assert cli("gc", f"{bucket.url}/other/", env=shared).out == ""
+    swept = cli("gc", f"{bucket.url}/texts/", "--grace-s", 0.02, env=shared | short)
+    assert "removed 1 file (11 B)" in swept.out
+    assert bucket.keys(stray) == set()
+
+
 def test_a_fleet_worker_keeps_its_disk_within_the_bound(machine: Machine, bucket: Bucket) -> None:
     cli = machine("one")
     cli.env["INTERMISSION_LEDGER"] = str(cli.folder / "shared" / "ledger.sqlite")

@@ -10,6 +10,9 @@ from intermission.cli import options
 from intermission.cli.formatting import count, near, size
 from intermission.cli.jsonout import emit
 
+SOME_LEFT = 3
+"""The exit code where some workspaces could not be swept."""
+
 
 def gc(
     ctx: typer.Context,
@@ -29,7 +32,8 @@ def gc(
     Killed attempts leave them behind. A file is removed by the second pass that finds it
     unnamed, at least the grace after the first: one that is just being committed is not touched.
     Files of a task that is under way stay, however long it runs. A workspace with a worker of this
-    machine in it is left alone; one whose jobs are in a shared ledger needs that --ledger.
+    machine in it is left alone; one whose jobs are in a shared ledger needs that --ledger, and
+    without it the exit code is 3.
     """
     from dataclasses import asdict
 
@@ -53,3 +57,5 @@ def gc(
             )
     if as_json:
         emit({"event": "swept", "dry_run": dry_run, "sources": documents})
+    if any(document["needs_ledger"] for document in documents):
+        raise typer.Exit(SOME_LEFT)

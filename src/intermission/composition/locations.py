@@ -6,6 +6,7 @@ in a bucket below a prefix of its own, with the source's whole key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -38,6 +39,9 @@ from intermission.scratch import Scratch, source_entry
 from intermission.settings import Settings
 
 LEDGER_NAME = "ledger.sqlite"
+_OF_WORKSPACE = re.compile(
+    rf"(?P<source>.+)/(?:{re.escape(LEDGER_NAME)}|jobs/[0-9a-f]{{40}}\.json)"
+)
 OBJECT_SCHEMES = SCHEMES
 """Of the URLs of objects."""
 
@@ -344,10 +348,15 @@ def open_ledger(path: Path, lost_max: int = LOST_MAX) -> Ledger:
 
 
 def find_object_workspaces(place: ObjectLocation, settings: Settings) -> Iterator[ObjectLocation]:
-    """The sources at or below a place that have a workspace in their bucket."""
+    """The sources at or below a place that have a workspace in their bucket.
+
+    It has a ledger or, where the jobs are in a shared one, their records alone.
+    """
     store = _bucket(place, settings)
     root = f"{settings.checkpoints_prefix}/"
+    found: set[str] = set()
     for stat in store.list(root + place.key):
-        key = stat.key.removeprefix(root)
-        if key.endswith(f"/{LEDGER_NAME}"):
-            yield ObjectLocation(place.bucket, key.removesuffix(f"/{LEDGER_NAME}"))
+        match = _OF_WORKSPACE.fullmatch(stat.key.removeprefix(root))
+        if match is not None and match["source"] not in found:
+            found.add(match["source"])
+            yield ObjectLocation(place.bucket, match["source"])
