@@ -19,7 +19,7 @@ from intermission.cli import app as commands
 from intermission.composition.fleet import Fleet
 from intermission.composition.registries import open_registry
 from intermission.errors import LedgerRefused
-from intermission.model import Failure, JobState, Limit, Source, identity
+from intermission.model import Failure, JobState, Limit, Source, canonical, identity
 from intermission.settings import Settings
 from intermission.testing.jobs import line_job, submit
 from intermission.web.app import create_app
@@ -107,6 +107,21 @@ def test_what_holds_a_task_back_is_told(command: Command) -> None:
     assert command("why", "--json", KEYS[0], step)["waiting"] == [wait]
     command("resume", "pipeline:pipeline")
     assert "paused" not in command("status", KEYS[0])
+
+
+def test_long_parameters_are_shown_by_inspect_alone(command: Command, fleet: Fleet) -> None:
+    key, text = identity("subtitled"), "WEBVTT " * 10_000
+    source = Source((Path("/") / f"{key}.mp4").as_uri(), key, 1)
+    params = canonical({"subtitles": {"en": text}, "height": 720})
+    submit(fleet.ledger, replace(line_job(key=key), source=source, params=params))
+    try:
+        (listed,) = [one for one in command("ls", "--json")["jobs"] if one["job"] == key]
+        told = {"elided_bytes": len(canonical({"en": text}))}
+        assert listed["params"] == {"subtitles": told, "height": 720}
+        assert command("status", "--json", key)["params"] == listed["params"]
+        assert command("inspect", "--json", key)["params"]["subtitles"] == {"en": text}
+    finally:
+        fleet.ledger.delete(key)
 
 
 def test_jobs_are_listed_as_asked(command: Command, fleet: Fleet) -> None:

@@ -41,7 +41,7 @@ def status(
     from intermission.operations.job_handle import refused_tasks
 
     with open_job(options.open_app(ctx), job, place) as found:
-        now = found.document()
+        now = found.document().brief()
         held = found.tasks(HELD) if now.total(*HELD) else ()
         running = list(islice(held, RUNNING_MAX))
         refused = refused_tasks(found)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from intermission.composition.event_log import timestamp
 from intermission.composition.locations import location_of
-from intermission.model import Event, JobRow, JobState, TaskRow, TaskState
+from intermission.model import Event, JobRow, JobState, TaskRow, TaskState, canonical
 
 if TYPE_CHECKING:
     from intermission.errors import IntermissionError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from intermission.operations.run import RunReport, SourceRun
 
 VERSION = 1
+PARAM_MAX_BYTES = 1000
+"""A parameter that is longer is left out of lists."""
 
 When = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 """UTC, as `2026-01-31T12:00:00.000Z`."""
@@ -53,6 +55,12 @@ class JobDocument(BaseModel):
             for counts in self.steps.values()
             for state, count in counts.items()
             if not states or state in states
+        )
+
+    def brief(self) -> JobDocument:
+        """Without the values of long parameters, such as subtitles: for lists and `status`."""
+        return self.model_copy(
+            update={"params": {name: _short(value) for name, value in self.params.items()}}
         )
 
     @classmethod
@@ -486,6 +494,12 @@ class Retried(BaseModel):
 
     put_back: int
     job: JobDocument
+
+
+def _short(value: Any) -> Any:
+    """A parameter's value; of a long one its size alone."""
+    size_bytes = len(canonical(value).encode())
+    return value if size_bytes <= PARAM_MAX_BYTES else {"elided_bytes": size_bytes}
 
 
 def when(at_ms: int | None) -> str | None:

@@ -110,7 +110,7 @@ def list_jobs(
         return
     read = partial(each_job, states=states, pipeline=pipeline)
     for found in all_jobs(app, place, on_fault, read):
-        yield JobDocument.of(found.row, found.source)
+        yield JobDocument.of(found.row, found.source).brief()
 
 
 class LedgerJob:

@@ -224,7 +224,7 @@ def jobs_router(fleet: Fleet, admission: Admission, repeats: Repeats) -> APIRout
             limit=limit + 1,
         )
         shown, following = page(rows, lambda row: row.id, limit)
-        return JobPage(jobs=[JobDocument.of(row) for row in shown], next=following)
+        return JobPage(jobs=[JobDocument.of(row).brief() for row in shown], next=following)
 
     @router.get("/jobs/{key}", operation_id="getJob", responses=documented(404))
     def job(key: JobKey) -> JobDocument:
