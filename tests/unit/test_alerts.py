@@ -17,6 +17,7 @@ from intermission.services.alerts import (
     Alerts,
     Situation,
 )
+from intermission.services.metrics import Metrics
 from intermission.testing.clock import START_MS, FakeClock
 from intermission.testing.jobs import chunks, completion, fan_job, line_job, submit
 from intermission.testing.scratch_ledger import scratch_ledger
@@ -104,6 +105,29 @@ def test_five_failures_with_one_code_are_a_pattern_whatever_their_messages_say()
     assert alert.subject["code"] == "failed"
     assert "nichts da" in alert.message
     assert alert.remedy == "intermission failures --pipeline film --step hear"
+
+
+@pytest.mark.parametrize("words", ["lost", "the lease expired", "host fault: no device", ""])
+def test_the_words_of_a_message_change_no_alert_and_no_metric(ledger: Ledger, words: str) -> None:
+    made = submit(ledger, line_job(key="j"))
+
+    def told(message: str) -> tuple[list[tuple[object, ...]], list[str]]:
+        alerts, metrics, seq = Alerts(KINDS), Metrics(FakeClock()), 0
+        found: list[tuple[object, ...]] = []
+        for now in ("abandoned", "retrying", "failed", "done", "cancelled"):
+            for code in Reason:
+                leased = event(seq + 1, "leased", was="pending", at_s=600 * seq, task="fetch")
+                more = {"code": code, "message": message, "task": "fetch"}
+                ended = event(seq + 2, now, at_s=600 * seq + 1, **more)  # type: ignore[arg-type]
+                metrics.heard(ledger, [leased, ended])
+                for one in alerts.after(ended, made.pipeline, refusals=3):
+                    found.append((one.id, one.kind, one.subject, one.remedy))
+                seq += 2
+        counted = [line for line in metrics.text().decode().splitlines() if "_created" not in line]
+        return found, counted
+
+    assert told(words) == told("ValueError: no")
+    assert {kind for _, kind, *_ in told(words)[0]} >= {"task.stuck", "task.recovered"}
 
 
 def test_other_failures_and_older_ones_do_not_count() -> None:
