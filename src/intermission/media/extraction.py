@@ -6,7 +6,7 @@ the file claims. Corrupt packets are left out and counted; silence takes their p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NoReturn, Protocol
 
@@ -96,9 +96,11 @@ class Extraction:
         }
 
     def _choose(self) -> AudioStream | None:
-        """The track a player would play, if there is one we may decode."""
+        """The track asked for, or the one a player would play, if there is one we may decode."""
         container = self._container
         audio = [stream for stream in container.streams.audio if stream.codec_context is not None]
+        if self._index is not None:
+            audio = [_numbered(audio, self._index)]
         if not container.streams.audio:
             return None
         if self._claimed_s * self._rate_hz > self._max_samples:
@@ -109,10 +111,8 @@ class Extraction:
         allowed = [stream for stream in audio if decoders.is_allowed(stream)]
         if not allowed:
             names = ", ".join(sorted({decoders.name_of(stream) for stream in audio})) or "unknown"
-            raise Refused(f"has audio in a format that is not supported ({names}).", EXPORT)
-        if self._index is not None:
-            allowed = [stream for stream in allowed if stream.index == self._index] or allowed
-            return allowed[0]
+            which = "audio" if self._index is None else f"audio track {self._index}"
+            raise Refused(f"has {which} in a format that is not supported ({names}).", EXPORT)
         best = container.streams.best("audio")
         return best if isinstance(best, AudioStream) and best in allowed else allowed[0]
 
@@ -227,6 +227,17 @@ class Extraction:
 
     def _refuse_short(self, found_s: Fraction, expected_s: Fraction) -> NoReturn:
         raise Refused(f"ends after {float(found_s):.1f} of {float(expected_s):.1f} s.", AGAIN)
+
+
+def _numbered(audio: Sequence[AudioStream], index: int) -> AudioStream:
+    """The track with this number. Another one would be wrong audio under the right label."""
+    for stream in audio:
+        if stream.index == index:
+            return stream
+    found = ", ".join(f"{stream.index} ({decoders.name_of(stream)})" for stream in audio)
+    raise Refused(
+        f"has no audio track {index}. It has: {found or 'none'}.", "Ask for a track that it has."
+    )
 
 
 def allowance_s(claimed_s: Fraction, *, is_cut: bool = False) -> Fraction:

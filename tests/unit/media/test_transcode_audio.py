@@ -9,9 +9,15 @@ import av
 import numpy as np
 import pytest
 
+from intermission.errors import MediaError
+from intermission.media import decoders
+from intermission.media.encode_client import encode_audio
 from intermission.media.info import AudioStream
+from intermission.media.refusal import Refused
+from intermission.media.request import AudioRequest
 from intermission.pipelines.transcode import audio_tracks
 from intermission.pipelines.transcode.results import Probed
+from media_samples import make
 from video_samples import add_audio, clicks, heard, loud_from_s
 
 AT_S = [0.5, 1.0, 2.25, 2.9]
@@ -94,3 +100,40 @@ def test_audio_that_begins_late_begins_late(tmp_path: Path) -> None:
         late()
     assert loud_from_s(heard(path, stream=0).samples()) == pytest.approx([0.2], abs=0.001)
     assert loud_from_s(heard(path, stream=1).samples()) == pytest.approx([1.75], abs=0.001)
+
+
+def two_tracks(path: Path) -> Path:
+    """One in FLAC, one in AC-3."""
+    with av.open(str(path), "w") as out:
+        tracks = [
+            add_audio(out, clicks(1, [0.2], 48_000), 48_000, codec=codec, layout="mono")
+            for codec in ("flac", "ac3")
+        ]
+        for add in tracks:
+            add()
+    return path
+
+
+@pytest.mark.parametrize("stream", [2, 7])
+def test_a_track_that_is_not_there_is_refused_and_the_others_are_named(
+    stream: int, tmp_path: Path
+) -> None:
+    path = two_tracks(tmp_path / "a.mkv")
+    named = rf"a\.mkv has no audio track {stream}\. It has: 0 \(flac\), 1 \(ac3\)\."
+    with pytest.raises(MediaError, match=named):
+        encode_audio(path, AudioRequest(stream, 48_000, "stereo", 128, 4), lambda *_: None)
+
+
+def test_a_track_is_refused_where_there_is_no_audio(tmp_path: Path) -> None:
+    path = make(tmp_path / "mute.mp4", audio=None, seconds=1)
+    with pytest.raises(MediaError, match=r"mute\.mp4 has no audio track 1\. It has: none\."):
+        encode_audio(path, AudioRequest(1, 48_000, "stereo", 128, 4), lambda *_: None)
+
+
+def test_a_track_that_cannot_be_decoded_is_not_replaced_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two_tracks(tmp_path / "a.mkv")
+    monkeypatch.setattr(decoders, "ALLOWED", decoders.ALLOWED - {"ac3"})
+    with pytest.raises(Refused, match=r"audio track 1 in a format that is not supported \(ac3\)"):
+        heard(path, stream=1)
