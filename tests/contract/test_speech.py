@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -36,6 +37,7 @@ def server() -> Iterator[SpeechServer]:
 @pytest.fixture(autouse=True)
 def address(server: SpeechServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.troubles.clear()
+    server.documents.clear()
     server.shape = "words"
     monkeypatch.setenv("INTERMISSION_SPEECH_URL", server.url)
     monkeypatch.setenv("INTERMISSION_SPEECH_API_KEY", KEY)
@@ -122,10 +124,49 @@ def test_a_denied_key_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> 
         transcribe(HttpSpeech("tiny.en"))
 
 
-def test_an_answer_that_is_no_transcription_is_said_to_be_none(server: SpeechServer) -> None:
-    server.shape = "nonsense"
-    with pytest.raises(TaskError, match="not with a transcription"):
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        ({"choices": []}, "text: Field required"),
+        ([{"text": "one"}], "found a list"),
+        ("one two", "found a str"),
+        (None, "found null"),
+        ({"text": None, "words": [{"word": "one", "start": 0, "end": 1}]}, "text: Input should"),
+        ({"text": "one", "words": ["one"]}, "words.0: Input should"),
+        ({"text": "one", "words": [{"word": "one", "end": 1}]}, "words.0.start: Field required"),
+        ({"text": "one", "words": [{"word": "one", "start": 0, "end": 1e999}]}, "words.0.end"),
+        ({"text": "one", "segments": [{"start": 0, "end": 1}]}, "segments.0.text: Field required"),
+        ({"text": "one two"}, "text without words or segments"),
+    ],
+)
+def test_an_answer_that_is_no_transcription_is_said_to_be_none(
+    server: SpeechServer, document: object, found: str
+) -> None:
+    server.documents = [document]
+    expected = f"expected a transcription in verbose_json.*{re.escape(found)}"
+    with pytest.raises(TaskError, match=expected) as told:
         transcribe(HttpSpeech("tiny.en"))
+    assert told.value.retryable
+
+
+def test_an_answer_without_a_language_will_do_where_one_was_given(server: SpeechServer) -> None:
+    server.documents = [{"text": "One.", "words": [{"word": "One", "start": 0, "end": 1}]}]
+    heard = HttpSpeech("tiny.en").transcribe(reading(), language="de", beam_size=1, key="")
+    assert (heard.language, [word.text for word in heard.words]) == ("de", ["One."])
+
+
+def test_an_answer_without_a_language_is_refused_where_it_was_to_be_detected(
+    server: SpeechServer,
+) -> None:
+    server.documents = [{"text": "One.", "words": [{"word": "One", "start": 0, "end": 1}]}]
+    with pytest.raises(Permanent, match=r"without a language.*--language"):
+        HttpSpeech("tiny.en").transcribe(reading(), language=AUTO, beam_size=1, key="")
+
+
+def test_silence_needs_no_language(server: SpeechServer) -> None:
+    server.documents = [{"text": "", "words": []}]
+    heard = HttpSpeech("tiny.en").transcribe(reading(), language=AUTO, beam_size=1, key="")
+    assert heard.words == ()
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
-import re
 import wave
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from itertools import accumulate
-from math import exp
 from typing import TYPE_CHECKING, Any
 
+from intermission.backends.speech.verbose_json import (
+    Answer,
+    NotVerboseJson,
+    read_answer,
+    words_of,
+)
 from intermission.errors import EnvironmentFault, Permanent, TaskError
 from intermission.ports.speech import AUTO, BYTES_PER_SAMPLE, RATE_HZ, Transcription, Weights, Word
 from intermission.settings import current
@@ -52,21 +55,32 @@ class HttpSpeech:
         }
         if language != AUTO:
             fields["language"] = language
-        answer = self._post(fields, _as_wav(audio), key)
         try:
-            end_ms = len(audio) // BYTES_PER_SAMPLE * 1000 // RATE_HZ
-            words = tuple(_inside(word, end_ms) for word in _words(answer))
-            return Transcription(language if language != AUTO else str(answer["language"]), words)
-        except (KeyError, TypeError, ValueError) as e:
+            answer = read_answer(self._post(fields, _as_wav(audio), key))
+        except NotVerboseJson as e:
             raise TaskError(
-                f"{_url()} answered, but not with a transcription in verbose_json: {e!r}.",
+                f"expected a transcription in verbose_json from {_url()}, {e}.",
                 remedy="Is it a server that is compatible with OpenAI's?",
             ) from e
+        end_ms = len(audio) // BYTES_PER_SAMPLE * 1000 // RATE_HZ
+        words = tuple(_inside(word, end_ms) for word in words_of(answer))
+        if language == AUTO and words:
+            language = self._detected(answer)
+        return Transcription(language, words)
 
     def detect(self, audio: bytes) -> str:
         return AUTO
 
-    def _post(self, fields: dict[str, Any], wav: bytes, key: str) -> dict[str, Any]:
+    def _detected(self, answer: Answer) -> str:
+        """The language the server found: a transcript names its language, so one is needed."""
+        if not answer.language:
+            raise Permanent(
+                f"the speech engine at {_url()} answered without a language, and none was given.",
+                remedy="Give the language that is spoken, such as --language en.",
+            )
+        return answer.language
+
+    def _post(self, fields: dict[str, Any], wav: bytes, key: str) -> object:
         httpx = _library()
         secret = current().speech_api_key
         headers = {"Idempotency-Key": key} if key else {}
@@ -157,45 +171,6 @@ def _retry_after_s(text: str | None) -> float | None:
         except (TypeError, ValueError):
             return None
     return min(max(0.0, wait_s), _WAIT_MAX_S)
-
-
-def _words(answer: dict[str, Any]) -> list[Word]:
-    """Words with their times; where a server gives none, shared out within its segments."""
-    found = answer.get("words") or []
-    texts = re.findall(r"\s*\S+", str(answer["text"]))
-    if found:
-        bare = [str(word["word"]).strip() for word in found]
-        # Words come without punctuation; the text has it, and mostly the same words.
-        texts = texts if _same(texts, bare) else [f" {text}" for text in bare]
-        return [
-            Word(_ms(word["start"]), _ms(word["end"]), text, word.get("probability"))
-            for word, text in zip(found, texts, strict=True)
-        ]
-    return [word for segment in answer.get("segments") or () for word in _shared_out(segment)]
-
-
-def _same(texts: list[str], bare: list[str]) -> bool:
-    return [_letters(text) for text in texts] == [_letters(text) for text in bare]
-
-
-def _letters(text: str) -> str:
-    return re.sub(r"[\W_]", "", text).lower()
-
-
-def _shared_out(segment: dict[str, Any]) -> list[Word]:
-    texts = re.findall(r"\s*\S+", str(segment["text"]))
-    start_ms, end_ms = _ms(segment["start"]), _ms(segment["end"])
-    ends = list(accumulate(len(text) for text in texts))
-    at = [start_ms + (end_ms - start_ms) * end // ends[-1] for end in ends]
-    confidence = exp(segment["avg_logprob"]) if "avg_logprob" in segment else None
-    return [
-        Word(begin, end, text, confidence)
-        for begin, end, text in zip([start_ms, *at], at, texts, strict=False)
-    ]
-
-
-def _ms(seconds: Any) -> int:
-    return round(float(seconds) * 1000)
 
 
 def _inside(word: Word, end_ms: int) -> Word:
