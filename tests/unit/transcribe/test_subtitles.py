@@ -35,7 +35,10 @@ def spoken(text: str, start_ms: int = 0, word_ms: int = 300) -> list[Word]:
 
 
 WORDS = st.builds(
-    "{}{}".format, st.text("abcdef", min_size=1, max_size=60), st.sampled_from(["", ",", "."])
+    lambda text, times, end: text * times + end,
+    st.text("abcde-", min_size=1, max_size=60),
+    st.sampled_from([1, 1, 1, 7]),
+    st.sampled_from(["", ",", "."]),
 )
 
 
@@ -114,6 +117,30 @@ def test_every_format_says_the_same(tmp_path: Path) -> None:
     ]
     assert (document["language"], document["model"]) == ("en", "model@2")
     assert document["source"] == {"name": "talk.mp4", "fingerprint": "abc"}
+
+
+@pytest.mark.parametrize("form", ["srt", "vtt"])
+def test_a_word_longer_than_a_cue_goes_on_in_the_next(form: str, tmp_path: Path) -> None:
+    longest = "abcdefghij" * 300
+    words = [
+        *spoken("Listen to"),
+        Word(600, 60_600, f" {longest}", 0.5),
+        Word(61_000, 61_500, " now.", 1),
+    ]
+    made = re.split(r"\n\n", files(tmp_path, words, form)[form].removeprefix("WEBVTT\n\n").strip())
+    texts = [
+        [line for line in cue.splitlines() if not re.search(r"-->|^\d+$", line)] for cue in made
+    ]
+    assert all(len(lines) <= LINES_MAX for lines in texts)
+    assert max(len(line) for lines in texts for line in lines) <= LINE_MAX
+    shown = "".join(line for lines in texts for line in lines)
+    assert shown.replace(" ", "") == f"Listento{longest}now."
+
+
+def test_the_time_of_a_long_word_is_shared_by_its_cues() -> None:
+    found = cues([Word(1000, 11_000, " " + "a" * 420, 0.5)])
+    assert [cue.start_ms for cue in found] == [1000, 3000, 5000, 7000, 9000]
+    assert found[-1].end_ms == 13_941
 
 
 def test_silence_has_files_without_words(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def transcribe(
     return Words(chunk=chunk, language=heard.language, words=words, text=path)
 
 
-@step(version=1, publish="{stem}.{ext}")
+@step(version=2, publish="{stem}.{ext}")
 def merge(
     ctx: Context,
     source: Source,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from textwrap import wrap
 
@@ -57,7 +57,8 @@ def segments(words: Sequence[Word]) -> Iterator[list[Word]]:
 
 def cues(words: Sequence[Word]) -> list[Cue]:
     """Cues of at most two lines, each on for long enough to be read where there is time."""
-    runs = [run for segment in segments(words) for run in _runs(segment)]
+    sentences = ([piece for word in one for piece in _pieces(word)] for one in segments(words))
+    runs = [run for sentence in sentences for run in _runs(sentence)]
     made: list[Cue] = []
     for run, following in zip_longest(runs, runs[1:]):
         lines = broken(text_of(run))
@@ -72,11 +73,27 @@ def cues(words: Sequence[Word]) -> list[Cue]:
     return made
 
 
+def _pieces(word: Word) -> Iterator[Word]:
+    """The word, or lines of it where it is longer than a cue; they share its time by length."""
+    text, took_ms = word.text.strip(), word.end_ms - word.start_ms
+    if len(broken(text)) <= LINES_MAX:
+        yield word
+        return
+    for start in range(0, len(text), LINE_MAX):
+        end = min(start + LINE_MAX, len(text))
+        yield replace(
+            word,
+            start_ms=word.start_ms + took_ms * start // len(text),
+            end_ms=word.start_ms + took_ms * end // len(text),
+            text=text[start:end] if start else f" {text[:end]}",
+        )
+
+
 def _runs(segment: Sequence[Word]) -> Iterator[list[Word]]:
     """A sentence in pieces that fit on the screen, broken after a clause where there is one."""
     run: list[Word] = []
     for word in segment:
-        if run and (word.start_ms - run[-1].end_ms > PAUSE_MS or not _fits([*run, word])):
+        while run and (word.start_ms - run[-1].end_ms > PAUSE_MS or not _fits([*run, word])):
             at = _clause(run) if word.start_ms - run[-1].end_ms <= PAUSE_MS else len(run)
             yield run[:at]
             run = run[at:]
