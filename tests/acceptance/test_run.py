@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from command_line import PIPELINES, TIMEOUT_S, Cli, Ended, until
 
 EVERYTHING = {"pieces": 1, "shout 0": 1, "shout 2": 1, "shout 4": 1, "whole": 1}
@@ -46,6 +47,22 @@ def test_an_output_that_was_removed_is_put_back_without_running_anything(cli: Cl
     cli.run("letters", source)
     assert (cli.folder / "shouted/a/whole.txt").read_text() == "AB!CD!EF!"
     assert not cli.calls()
+
+
+@pytest.mark.parametrize("mark", ["!", "?"])
+def test_an_output_that_was_edited_is_kept_beside_the_new_one(cli: Cli, mark: str) -> None:
+    """Whether the run publishes what it had, or something else."""
+    source, output = cli.source(), cli.folder / "shouted/a/whole.txt"
+    cli.run("letters", source)
+    output.write_text("edited by hand")
+    ended = cli.run("letters", source, "--param", f"mark={mark}")
+    assert output.read_text() == f"AB{mark}CD{mark}EF{mark}"
+    (kept,) = output.parent.glob("whole.edited-*.txt")
+    assert kept.read_text() == "edited by hand"
+    told = f"whole.txt was edited after it was published; the edited file is now {kept.name}"
+    assert ended.err.count(told) == 1
+    assert "edited" not in cli.run("letters", source, "--param", f"mark={mark}").err
+    assert len(list(output.parent.iterdir())) == 2
 
 
 def test_some_sources_have_parameters_of_their_own(cli: Cli) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from intermission.backends.edited_outputs import keep_edited
 from intermission.backends.store.memory import MemoryStore
 from intermission.engine.publish import publish, published_name
 from intermission.engine.receipt import fetched_files
@@ -105,6 +107,34 @@ def test_what_is_not_in_place_is_put_there_again(
     assert passes(store, outputs, JOB, SPEC, 0, files, tmp_path)
     assert outputs.read("talk.txt") == b"text"
     assert passes(store, outputs, JOB, SPEC, 0, files, tmp_path) == []
+
+
+def test_what_a_person_edited_is_kept_once(
+    store: MemoryStore, outputs: MemoryStore, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    keep = partial(keep_edited, warn=told.append)
+    old, new = [file(store, b"old")], [file(store, b"new")]
+    publish(store, outputs, JOB, SPEC, 0, old, tmp_path, keep)
+    outputs.replace("talk.txt", b"by hand")
+    publish(store, outputs, JOB, SPEC, 0, new, tmp_path, keep)
+    (kept,) = (stat.key for stat in outputs.list("talk.edited-"))
+    assert (outputs.read(kept), outputs.read("talk.txt")) == (b"by hand", b"new")
+    assert len(told) == 1
+    publish(store, outputs, JOB, SPEC, 0, old, tmp_path, keep)
+    assert len(list(outputs.list(""))) == 2
+
+
+@pytest.mark.parametrize("data", [b"old", b"new"])
+def test_what_is_ours_was_not_edited_however_it_came_there(
+    store: MemoryStore, outputs: MemoryStore, tmp_path: Path, data: bytes
+) -> None:
+    """Restored from a backup, or put there by a run that died before it could remember it."""
+    keep = partial(keep_edited, warn=pytest.fail)
+    publish(store, outputs, JOB, SPEC, 0, [file(store, b"old")], tmp_path, keep)
+    outputs.replace("talk.txt", data)
+    publish(store, outputs, JOB, SPEC, 0, [file(store, b"new")], tmp_path, keep)
+    assert [stat.key for stat in outputs.list("")] == ["talk.txt"]
 
 
 def test_another_jobs_output_is_replaced_in_one_step(

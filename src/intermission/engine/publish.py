@@ -22,10 +22,11 @@ from intermission.engine.receipt import fetch_file
 from intermission.errors import AlreadyExists, NotFound, StoreError
 from intermission.model import FileRef, Job, StepSpec
 from intermission.pipeline.context import RESULT_NAME
-from intermission.ports.store import Store, read_note, write_note
+from intermission.ports.store import Stat, Store, read_note, write_note
 from intermission.scratch import holding
 from intermission.telemetry import reached
 
+KeepEdited = Callable[[Store, Stat, tuple[str, str], Path], None]
 VERSION = "{version}"
 VERSIONS = "published/.versions"
 """Where it is written down; no output has a name that begins with a dot."""
@@ -65,8 +66,12 @@ def publish(
     index: int,
     files: Iterable[FileRef],
     scratch: Path,
+    keep_edited: KeepEdited | None = None,
 ) -> list[str]:
-    """Copy a task's files to the outputs, where they are not already. Their names."""
+    """Copy a task's files to the outputs, where they are not already. Their names.
+
+    `keep_edited` is told of a file that was changed since, and of the hashes it had or will have.
+    """
     version = version_for(store, job, spec)
     names: list[str] = []
     if spec.entrypoints:  # before its files lead here: they are never called former meanwhile
@@ -88,6 +93,8 @@ def publish(
         wanted = {"sha256": sha256, "job": job.key, "front": spec.entrypoints}
         if stat is not None and known == {**wanted, "version": stat.version}:
             continue
+        if stat and keep_edited and known.get("sha256") and known["version"] != stat.version:
+            keep_edited(outputs, stat, (known["sha256"], sha256), scratch)
         reached("before-publish")
         stat = outputs.replace(name, fetch_file(store, file, scratch) if data is None else data)
         write_note(store, memory_key(name), {**wanted, "version": stat.version})

@@ -25,7 +25,7 @@ from intermission.maintenance.superseded_outputs import preview_key
 from intermission.model import EdgeKind, Job, JobRow, Output, TaskState
 from intermission.pipeline import Pipeline
 from intermission.ports.ledger import Ledger, outputs_at
-from intermission.ports.store import Store
+from intermission.ports.store import Store, write_note
 
 EVERY_S = 2.0
 LAST_S = 10.0
@@ -219,12 +219,15 @@ class _Watched:
         try:
             for name, data in named.items():
                 stat = found[name]
-                if memory_of(self._store, name).get("front"):
+                known = memory_of(self._store, name)
+                if known.get("front"):
                     continue
                 if stat is None:
                     self._remember(name)
                     self._published.create(name, data)
                 elif self._published.read(name) != data:
+                    if known.get("sha256"):  # or the preview would pass for an edited file
+                        write_note(self._store, memory_key(name), self._memory())
                     self._published.replace(name, data, if_version=stat.version)
         except AlreadyExists:
             return False
@@ -257,6 +260,8 @@ class _Watched:
 
     def _remember(self, name: str) -> None:
         """That the file is this job's, for the garbage collection."""
-        known = {"sha256": "", "job": self._job.key, "front": False, "version": ""}
         with suppress(AlreadyExists):
-            self._store.create(memory_key(name), json.dumps(known).encode())
+            self._store.create(memory_key(name), json.dumps(self._memory()).encode())
+
+    def _memory(self) -> dict[str, Any]:
+        return {"sha256": "", "job": self._job.key, "front": False, "version": ""}

@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from intermission.backends.edited_outputs import keep_edited
 from intermission.backends.executor.local import LocalExecutor
 from intermission.backends.executor.reaper import Reaper
 from intermission.backends.interruption.imds import watching
@@ -239,7 +241,7 @@ class _Host:
         row = run.look()
         try:
             if row is not None and row.state is JobState.DONE:
-                run.outputs = _publish_all(submission)
+                run.outputs = _publish_all(submission, run.stats.warnings.append)
         except IntermissionError as e:
             run.error = e
         if submission.owned is not None and row is not None and row.state is JobState.DONE:
@@ -284,7 +286,7 @@ def _clear(submission: Submission) -> None:
     Scratch(submission.workspace.scratch).drop({source_entry(submission.job.source), *keys})
 
 
-def _publish_all(submission: Submission) -> list[Path | str]:
+def _publish_all(submission: Submission, warn: Callable[[str], object]) -> list[Path | str]:
     """Every output of a done job, in its place; what was published already costs a stat.
 
     The paths are those a person would open: of the front, where the pipeline has one.
@@ -302,7 +304,9 @@ def _publish_all(submission: Submission) -> list[Path | str]:
     paths: list[Path | str] = []
     for spec, row, output in done:
         if spec.publish is not None:
-            names = publish(submission.store, outputs, job, spec, row.index, output.files, scratch)
+            what = job, spec, row.index, output.files
+            keep = partial(keep_edited, warn=warn)
+            names = publish(submission.store, outputs, *what, scratch, keep)
             if spec.entrypoints or not has_front:
                 paths += [outputs.local_path(name) or f"{outputs.uri}/{name}" for name in names]
     return paths

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
+from intermission.backends.edited_outputs import keep_edited
 from intermission.engine.publish import publish
 from intermission.engine.receipt import commit
 from intermission.engine.run_task import receipt_of
@@ -165,6 +166,7 @@ def publish_outputs(held: HeldTask, receipt: Receipt) -> None:
             held.lease.index,
             receipt.files,
             opened.scratch,
+            keep_edited,
         )
 
 

@@ -277,9 +277,11 @@ class TaskLog(io.TextIOBase):
         )
         formatter.converter = time.gmtime
         handler.setFormatter(formatter)
-        self.logger.addHandler(handler)
         self._warned = _Warnings()
-        self.logger.addHandler(self._warned)
+        # Ours too: what is told while a task is read or published is told of that task.
+        for logger in (self.logger, logging.getLogger("intermission")):
+            logger.addHandler(handler)
+            logger.addHandler(self._warned)
 
     def begin(self, context: JobContext, lease: Lease) -> None:
         self._attempt = context, lease

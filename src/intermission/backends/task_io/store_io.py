@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
+from intermission.backends.edited_outputs import keep_edited
 from intermission.backends.source_files import FetchedSource, SourceCheck
 from intermission.engine.publish import publish
 from intermission.engine.receipt import adopt, attempt_prefix, commit, fetched_files, is_there
@@ -79,7 +80,8 @@ class StoreIO:
         has_any = bool(receipt.files) or spec.entrypoints
         if spec.publish is None or not has_any or self.outputs is None:
             return
-        publish(self.store, self.outputs, self.job, spec, lease.index, receipt.files, self.scratch)
+        what = self.job, spec, lease.index, receipt.files
+        publish(self.store, self.outputs, *what, self.scratch, keep_edited)
 
     def discard(self, folder: Path) -> None:
         """What lies in the store itself is not this machine's alone; `gc` sees to it."""
