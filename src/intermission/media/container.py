@@ -18,16 +18,13 @@ import av.error
 from av.container import InputContainer
 from av.stream import Disposition, Stream
 
-from intermission.media import decoders, isobmff
+from intermission.media import decoders, isobmff, mpegaudio, riff
 from intermission.media.info import AudioStream, Limits, MediaInfo, VideoStream
 from intermission.media.refusal import AGAIN, EXPORT, RAISE_LIMIT, Refused
 from intermission.media.sniff import Kind, Timing
 from intermission.media.timeline import TICKS_PER_S
 
 _PLAUSIBILITY_FROM_S = 600
-_RIFF_UNKNOWN_BYTES = 0x7FFFF000
-"""Programs that write to a pipe put about this, or more, where they do not know the size."""
-_RIFF_SLACK_BYTES = 4096
 _FIRST_PACKETS = 64
 """How many packets are tried until the first frame."""
 
@@ -42,19 +39,29 @@ class Examined:
     timing: Timing
     is_cut: bool
     """The last box lies partly beyond the end of the file."""
+    told_s: Fraction | None = None
+    """What a file whose packets are counted tells of its length."""
 
 
 def examine(fd: int, kind: Kind, limits: Limits) -> Examined:
     """Check the file, and refuse what is broken or beyond the limits."""
     size = os.fstat(fd).st_size
-    timing, is_cut = kind.timing, False
+    timing, is_cut, told_s = kind.timing, False, None
+
+    def read_at(offset: int, length: int) -> bytes:
+        return os.pread(fd, length, offset)
+
     if kind.demuxer == "mov":
-        boxes = isobmff.examine(lambda offset, length: os.pread(fd, length, offset), size)
+        boxes = isobmff.examine(read_at, size)
         _refuse_boxes(boxes)
         timing = "counted" if boxes.has_fragments else timing
         is_cut = boxes.missing_bytes > 0
     elif kind.demuxer in ("wav", "avi"):
-        _refuse_cut_riff(os.pread(fd, 8, 0), size)
+        _refuse_cut_riff(read_at(0, 8), size)
+        if kind.demuxer == "wav":
+            _refuse_uncounted_audio(riff.uncounted_audio(read_at, size), size)
+    elif kind.demuxer == "mp3":
+        told_s = mpegaudio.claimed_s(read_at)
     with open_container(fd, kind, limits) as container:
         _refuse_streams(container, limits)
         origin_s = Fraction(container.start_time or 0, av.time_base)
@@ -74,7 +81,7 @@ def examine(fd: int, kind: Kind, limits: Limits) -> Examined:
             video=tuple(_video(container, rotations)),
             audio=tuple(_audio(container)),
         )
-    return Examined(info, origin_s, timing, is_cut)
+    return Examined(info, origin_s, timing, is_cut, told_s)
 
 
 def open_container(fd: int, kind: Kind, limits: Limits) -> InputContainer:
@@ -133,9 +140,18 @@ def _refuse_cut_riff(head: bytes, size: int) -> None:
     """libav takes the end of a WAV file for the end of its audio; the header says otherwise."""
     announced = int.from_bytes(head[4:8], "little") + 8
     missing = announced - size
-    is_known = head[:4] == b"RIFF" and announced < _RIFF_UNKNOWN_BYTES
-    if is_known and missing > max(_RIFF_SLACK_BYTES, announced // 20):
+    is_known = head[:4] == b"RIFF" and announced < riff.UNKNOWN_BYTES
+    if is_known and missing > max(riff.SLACK_BYTES, announced // 20):
         raise Refused(f"ends after {size} of {announced} bytes.", AGAIN)
+
+
+def _refuse_uncounted_audio(counted: int | None, size: int) -> None:
+    """libav would read what the header counts, and leave out the rest without a word."""
+    if counted is not None:
+        raise Refused(
+            f"has audio after the {counted} bytes that its header counts, of {size} in all.",
+            f"{AGAIN} If that is all there is, repair its header.",
+        )
 
 
 def _refuse_streams(container: InputContainer, limits: Limits) -> None:

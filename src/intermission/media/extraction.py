@@ -67,6 +67,8 @@ class Extraction:
         self._layout = layout
         self._sample_bytes = SAMPLE_BYTES * av.AudioLayout(layout).nb_channels
         self._index = stream
+        # libav calls the last packet of a WAV file corrupt where its header has no size.
+        self._is_wav = examined.info.container == "wav"
         self._claimed_s = Fraction(examined.info.duration_ms, 1000)
         longest_s = Fraction(limits.duration_s)
         if examined.timing != "stamped":
@@ -149,7 +151,7 @@ class Extraction:
         is_data = packet.size > 0
         self._packets += is_data
         try:
-            if packet.is_corrupt:
+            if packet.is_corrupt and not self._is_wav:
                 raise ValueError("marked as corrupt by the demuxer")
             decoded = packet.decode()
             frames = [frame for frame in decoded if isinstance(frame, AudioFrame)]
@@ -220,6 +222,9 @@ class Extraction:
         reach_s = Fraction(self._reach, TICKS_PER_S)
         if self._examined.timing == "claimed" and reach_s < self._claimed_s - slack_s:
             self._refuse_short(reach_s, self._claimed_s)
+        told_s = self._examined.told_s
+        if told_s is not None and reach_s < told_s - allowance_s(told_s):
+            self._refuse_short(reach_s, told_s)
         decoded_s = Fraction(self._writer.samples, self._rate_hz)
         audio_reach_s = Fraction(self._audio_reach, TICKS_PER_S)
         if decoded_s < audio_reach_s - slack_s and not self._skipped:

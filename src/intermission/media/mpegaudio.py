@@ -1,4 +1,5 @@
-"""MPEG audio and ADTS frames, and the ID3 tags before them: enough to know one when seen.
+"""MPEG audio and ADTS frames, and the ID3 tags before them: enough to know one when seen,
+and how long the first frame says that all of them are.
 
 These streams have no magic number, only a pattern of eleven bits, which random bytes hold too.
 So a stream is one only where each frame is followed by the next.
@@ -7,7 +8,12 @@ So a stream is one only where each frame is followed by the next.
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
+ReadAt = Callable[[int, int], bytes]
+
+_TAGS_MAX = 8
+"""Tags may follow each other, but not without end."""
 _SYNC_WITHIN_BYTES = 2048
 """How much may stand before the first frame, as in a stream cut from a longer one."""
 
@@ -29,6 +35,41 @@ def id3_bytes(head: bytes) -> int:
     length = head[6] << 21 | head[7] << 14 | head[8] << 7 | head[9]
     footer = 10 if head[5] & 0x10 else 0
     return 10 + length + footer
+
+
+def after_tags(read_at: ReadAt) -> int:
+    """Where the ID3 tags at the beginning end."""
+    start = 0
+    for _ in range(_TAGS_MAX):
+        tag = id3_bytes(read_at(start, 10))
+        if not tag:
+            break
+        start += tag
+    return start
+
+
+def claimed_s(read_at: ReadAt) -> Fraction | None:
+    """How long an MP3 file was when it was written; None where its first frame does not tell.
+
+    That frame holds no audio, but the number of frames that do: Xing's header, which is called
+    Info where the bitrate is constant, or Fraunhofer's VBRI.
+    """
+    start = after_tags(read_at)
+    body = read_at(start, _SYNC_WITHIN_BYTES)
+    first = next((at for at in range(len(body)) if _mpeg_frame_bytes(body[at : at + 4])), None)
+    if first is None:
+        return None
+    head = read_at(start + first, 64)
+    version, is_mono = head[1] >> 3 & 3, head[3] >> 6 == 3
+    is_v1 = version == 3
+    xing = 4 + ((17 if is_mono else 32) if is_v1 else (9 if is_mono else 17))
+    frames = 0
+    if head[xing : xing + 4] in (b"Xing", b"Info") and head[xing + 7] & 1:
+        frames = int.from_bytes(head[xing + 8 : xing + 12], "big")
+    elif head[36:40] == b"VBRI":
+        frames = int.from_bytes(head[50:54], "big")
+    samples = frames * (1152 if is_v1 else 576)
+    return Fraction(samples, _RATES_HZ[version][head[2] >> 2 & 3]) if frames else None
 
 
 def is_mpeg(body: bytes) -> bool:

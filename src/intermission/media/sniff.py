@@ -164,12 +164,7 @@ def _streamed(head: bytes, read_at: ReadAt) -> Kind | NotMedia:
     for first, every in ((0, 188), (4, 192), (0, 204)):
         if len(head) > first + 2 * every and set(head[first::every]) == {0x47}:
             return MPEGTS
-    start = 0
-    for _ in range(8):  # tags may follow each other, but not without end
-        tag = mpegaudio.id3_bytes(read_at(start, 10))
-        if not tag:
-            break
-        start += tag
+    start = mpegaudio.after_tags(read_at)
     body = read_at(start, HEAD_BYTES) if start else head
     if start and body.startswith(b"fLaC"):
         return FLAC

@@ -218,7 +218,7 @@ def audio_tracks(probe: Probed, surround: Surround = False) -> list[AudioTrack]:
     ]
 
 
-@step(version=1, publish="{version}{name}")
+@step(version=2, publish="{version}{name}")
 def audio(
     ctx: Context,
     source: Source,

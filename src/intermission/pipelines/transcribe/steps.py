@@ -63,7 +63,7 @@ class Output(BaseModel):
     files: list[File]
 
 
-@step(version=1)
+@step(version=2)
 def audio(ctx: Context, source: Source) -> Audio:
     """Extract the audio from the source."""
     from intermission.media import Limits, extract_audio
