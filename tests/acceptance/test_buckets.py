@@ -123,6 +123,27 @@ def test_a_changed_source_is_another_job(machine: Machine, bucket: Bucket) -> No
     assert cli("run", LETTERS, source, "--json").json["reused"] == 0
 
 
+@pytest.mark.parametrize("where", ["bucket", "disk"])
+def test_a_source_replaced_during_the_run_fails_it(
+    where: str, machine: Machine, bucket: Bucket
+) -> None:
+    """In a bucket as on a disk: no transcript of the old words under the new file's name."""
+    cli = machine("one")
+    local = cli.folder / "a.txt"
+    local.write_bytes(b"abcdef")
+    source = bucket.put("a.txt", b"abcdef") if where == "bucket" else str(local)
+    process = cli.begin("gated", source)
+    until(lambda: Path(cli.env["CALLS"]).exists())
+    until(lambda: Path(cli.env["CALLS"]).read_text().count("waiting") == 2)
+    local.write_bytes(b"ABCDEF")
+    bucket.put("a.txt", b"ABCDEF")
+    Path(cli.env["GATE"]).touch()
+    ended = cli.end(process)
+    assert ended.code == 1
+    assert "this job was planned for. Run the same command again" in ended.err
+    cli.run("gated", source)
+
+
 def test_a_bucket_that_is_not_there_or_denies_us(machine: Machine, bucket: Bucket) -> None:
     cli = machine("one")
     source = bucket.put("a.txt", b"abcdef")

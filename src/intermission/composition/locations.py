@@ -28,6 +28,7 @@ from intermission.errors import (
     EmptyPlace,
     LedgerError,
     NotFound,
+    SourceChanged,
     SourceError,
     UsageError,
     fault_from_os,
@@ -242,6 +243,7 @@ def _object_workspace(place: ObjectLocation, settings: Settings, output: str | N
         open_outputs=partial(_open_outputs, place, settings, output, temp) if output else None,
         open_ledger=partial(open_ledger, folder / LEDGER_NAME, settings.lost_max),
         fetch_source=partial(_fetch_source, place, settings),
+        check_source=partial(_check_source, place, settings),
         sign_source=partial(_sign_source, place, settings),
         is_remote=True,
         shared_scratch=scratch_of(settings),
@@ -326,6 +328,16 @@ def _fetch_source(place: ObjectLocation, settings: Settings, source: Source) -> 
 
     key = source_entry(source)
     return Scratch(scratch_of(settings)).file(key, place.name, source.size_bytes, fetch)
+
+
+def _check_source(place: ObjectLocation, settings: Settings, source: Source) -> None:
+    """As for a file: a copy of the old version must not pass for what is there now."""
+    stat = _bucket(place, settings).stat(place.key)
+    if stat is None or stat.version != source.version:
+        raise SourceChanged(
+            f"{place} is not the object this job was planned for.",
+            remedy="Run the same command again: the new content is a new job.",
+        )
 
 
 def _sign_source(place: ObjectLocation, settings: Settings, source: Source, expires_s: int) -> str:

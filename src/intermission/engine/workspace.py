@@ -22,6 +22,8 @@ class Workspace:
     open_ledger: Callable[[], Ledger]
     fetch_source: Callable[[Source], Path] | None = None
     """For a source that is not on this machine: a file with its bytes."""
+    check_source: Callable[[Source], None] | None = None
+    """For such a source: raises `SourceChanged` unless it still is the planned one."""
     sign_source: Callable[[Source, int], str] | None = None
     """For a source in an object store: a URL that reads it for so many seconds."""
     is_remote: bool = False

@@ -82,7 +82,7 @@ def direct_source(held: HeldTask) -> str | None:
 def source_file(held: HeldTask) -> Iterator[Path]:
     """The source of a task's job, checked to be the one it was planned for."""
     opened, source = held.opened, held.opened.job.source
-    opened.check_source(source)
+    (opened.workspace.check_source or opened.check_source)(source)
     fetch = opened.workspace.fetch_source
     with holding():
         yield source.path if fetch is None else fetch(source)

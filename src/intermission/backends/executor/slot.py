@@ -280,8 +280,7 @@ class TaskLog(io.TextIOBase):
         self._warned = _Warnings()
         # Ours too: what is told while a task is read or published is told of that task.
         for logger in (self.logger, logging.getLogger("intermission")):
-            logger.addHandler(handler)
-            logger.addHandler(self._warned)
+            logger.handlers[:] = [handler, self._warned]
 
     def begin(self, context: JobContext, lease: Lease) -> None:
         self._attempt = context, lease

@@ -28,7 +28,7 @@ class StoreIO:
     open_outputs: Callable[[], Store] | None
     scratch: Path
     fetch_source: Callable[[Source], Path] | None = None
-    check: SourceCheck = field(default_factory=SourceCheck)
+    check: Callable[[Source], None] = field(default_factory=SourceCheck)
 
     def adopt(self, lease: Lease, key: str, inputs: Mapping[str, str]) -> Receipt | None:
         return adopt(self.store, lease.step, key, self.scratch, inputs)
@@ -91,8 +91,9 @@ class StoreIO:
 
 def store_io(workspace: Workspace, job: Job) -> Callable[[], StoreIO]:
     """How a slot opens its own. It travels there, so it must pickle, and it knows no ledger."""
-    openers = workspace.open_store, workspace.open_outputs, workspace.fetch_source
-    return partial(_open, job, workspace.scratch, *openers)
+    openers = workspace.open_store, workspace.open_outputs
+    elsewhere = workspace.fetch_source, workspace.check_source
+    return partial(_open, job, workspace.scratch, *openers, *elsewhere)
 
 
 def _open(
@@ -101,5 +102,7 @@ def _open(
     open_store: Callable[[], Store],
     open_outputs: Callable[[], Store] | None,
     fetch_source: Callable[[Source], Path] | None,
+    check_source: Callable[[Source], None] | None,
 ) -> StoreIO:
-    return StoreIO(job, open_store(), open_outputs, scratch, fetch_source)
+    check = check_source or SourceCheck()
+    return StoreIO(job, open_store(), open_outputs, scratch, fetch_source, check)
