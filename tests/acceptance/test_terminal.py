@@ -59,6 +59,14 @@ def test_a_terminal_gets_bars_with_reused_work_shaded(cli: Cli) -> None:
     assert "reused 5 of 5 tasks" in second
 
 
+def test_a_terminal_counts_every_file_that_was_found(cli: Cli) -> None:
+    sources = [cli.source(f"{name}.txt") for name in "abc"]
+    code, seen = on_a_terminal(cli, "run", f"{PIPELINES}:letters", *sources)
+    assert code == 0
+    assert "0 of 3 files done" in seen
+    assert "3 of 3 files done" in seen
+
+
 def test_no_color_is_obeyed(cli: Cli) -> None:
     source = cli.source()
     args = ("run", f"{PIPELINES}:letters", source)

@@ -40,6 +40,9 @@ class Reporter:
         self.runs: list[SourceRun] = []
         self.told: set[str] = set()
 
+    def found(self, sources: int) -> None:
+        """Each is said when it is opened."""
+
     def opened(self, run: SourceRun) -> None:
         self.runs.append(run)
         say(opened=str(run.path), reused=run.reused)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from intermission.cli import plain_reporter as plain_module
 from intermission.cli import progress_stats as meter_module
 from intermission.cli.formatting import count, duration, rate, size, table
+from intermission.cli.plain_reporter import PlainReporter
 from intermission.cli.progress_stats import Meter
 from intermission.cli.report import exit_code
 from intermission.errors import EnvironmentFault, SourceError
@@ -105,6 +108,26 @@ def test_closed_sources_stay_in_the_sums(clock: HandClock) -> None:
     assert hear.losses == ["1 failed"]
     assert meter.open == [second]
     assert meter.done == 0
+
+
+def test_plain_lines_count_every_file_that_was_found(
+    clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_module, "time", clock)
+    said = StringIO()
+    reporter = PlainReporter(said)
+    reporter.found(3)
+    first, second = opened({TaskState.PENDING: 3}), opened({TaskState.PENDING: 5})
+    reporter.opened(first)
+    clock.now_s += 3
+    reporter.tick()
+    assert said.getvalue().splitlines()[-1] == "0 of 3 files done, hear 0/3"
+    first.row = opened({TaskState.DONE: 3}, JobState.DONE).row
+    reporter.closed(first)
+    reporter.opened(second)
+    clock.now_s += 3
+    reporter.tick()
+    assert said.getvalue().splitlines()[-1] == "1 of 3 files done, hear 3/8"
 
 
 def test_exit_codes() -> None:

@@ -26,6 +26,9 @@ class JsonLinesReporter:
         self._open: list[SourceRun] = []
         self._last_s = 0.0
 
+    def found(self, sources: int) -> None:
+        """Every source has events of its own, and the summary has them all."""
+
     def opened(self, run: SourceRun) -> None:
         assert run.job is not None
         assert run.row is not None

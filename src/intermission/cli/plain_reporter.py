@@ -24,6 +24,9 @@ class PlainReporter:
         self._last_s = time.monotonic()
         self._last = ""
 
+    def found(self, sources: int) -> None:
+        self._meter.found = sources
+
     def opened(self, run: SourceRun) -> None:
         self._meter.opened(run)
         total = run.row.total() if run.row else 0
@@ -36,8 +39,8 @@ class PlainReporter:
             return
         self._last_s = now_s
         steps = [step for step in self._meter.steps() if step.total and not step.ended]
-        line = ", ".join(map(_step_text, steps))
-        if line and line != self._last:
+        line = ", ".join(filter(None, [self._meter.files_text(), *map(_step_text, steps)]))
+        if steps and line != self._last:
             self._print(line)
             self._last = line
 

@@ -59,6 +59,8 @@ class Meter:
 
     def __init__(self) -> None:
         self.open: list[SourceRun] = []
+        self.found = 0
+        """Sources that the run has, begun or not."""
         self.done = 0
         """Sources that are through."""
         self._closed: dict[str, _Sum] = {}
@@ -76,6 +78,10 @@ class Meter:
             _add(self._closed, run)
             self.open.remove(run)
             self.done += run.done
+
+    def files_text(self) -> str:
+        """How many sources are through, of all; empty where there is only one."""
+        return f"{self.done} of {self.found} files done" if self.found > 1 else ""
 
     def steps(self) -> list[StepMeter]:
         """Read the open ledgers again and add everything up."""

@@ -38,6 +38,9 @@ class RichReporter:
         self._note = ""
         self._live = Live(console=console, auto_refresh=False)
 
+    def found(self, sources: int) -> None:
+        self._meter.found = sources
+
     def opened(self, run: SourceRun) -> None:
         self._meter.opened(run)
         self._live.start()
@@ -89,8 +92,9 @@ class RichReporter:
         opened = self._meter.open
         names = ", ".join(near(run.path) for run in opened[:3])
         more = f" and {len(opened) - 3} more" if len(opened) > 3 else ""
-        done = f"{self._meter.done} done  " if self._meter.done else ""
-        return Text(f"{self._pipeline}  {done}{names}{more}", no_wrap=True, overflow="ellipsis")
+        done = self._meter.files_text()
+        title = "  ".join(filter(None, [self._pipeline, done, f"{names}{more}"]))
+        return Text(title, no_wrap=True, overflow="ellipsis")
 
     def _bar(self, step: StepMeter) -> Text:
         shown = min(BAR_WIDTH, max(8, self._console.width - 48))

@@ -71,6 +71,10 @@ class SourceRun:
 class Reporter(Protocol):
     """Who watches a run. All calls come from the worker's own thread."""
 
+    def found(self, sources: int) -> None:
+        """The run is about to begin with so many sources; they are opened as there is room."""
+        ...
+
     def opened(self, run: SourceRun) -> None:
         """A source's job is known; its counts are what was finished before."""
         ...
@@ -129,6 +133,7 @@ def run(
     except BaseException:
         reaper.close()
         raise
+    reporter.found(len(runs))
     host = _Host(app, pipeline, params, reporter, fresh, thorough, expected)
     settings, clock = app.settings, app.clock
     host.worker = worker = Worker(
