@@ -22,6 +22,9 @@ class Silent:
         self._on_tick = on_tick
         self._run: SourceRun | None = None
 
+    def found(self, sources: int) -> None:
+        pass
+
     def opened(self, run: SourceRun) -> None:
         self._run = run
 

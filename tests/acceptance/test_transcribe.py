@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import wave
+from array import array
 from datetime import datetime, timedelta
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -188,6 +189,21 @@ def test_only_what_a_parameter_changes_runs_again(cli: Cli, talk: Path) -> None:
     )  # chunks, transcribe, merge
     threads = cli(*run, env={"INTERMISSION_SPEECH_THREADS": "1"})
     assert threads.json["executed"] == 0  # it changes no word
+
+
+def test_speech_that_the_model_does_not_understand_is_warned_of(cli: Cli) -> None:
+    """Played backwards, it is a language that nobody taught the model."""
+    reading, _ = samples.readings()[0]
+    with wave.open(str(reading)) as wav:
+        form, frames = wav.getparams(), wav.readframes(wav.getnframes())
+    forwards, backwards = cli.folder / "forwards.wav", cli.folder / "backwards.wav"
+    for path, heard in ((forwards, frames), (backwards, array("h", frames)[::-1].tobytes())):
+        with wave.open(str(path), "wb") as wav:
+            wav.setparams(form)
+            wav.writeframes(heard)
+    ended = cli("run", "transcribe", forwards, backwards)
+    told = re.findall(r"(\S+): warning: merge: the mean confidence .* is low", ended.err)
+    assert told == ["backwards.wav"]
 
 
 def test_a_film_without_sound_is_done_with_a_warning(cli: Cli) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -188,6 +189,25 @@ def test_models_are_told_by_their_bytes(tmp_path: Path) -> None:
     assert mine.model.startswith(f"{tmp_path}@")
     with pytest.raises(EnvironmentFault, match="planned with"):
         whisper.load(Weights(mine.engine, f"{tmp_path}@0123456789ab"))
+
+
+@pytest.mark.parametrize("name", ["vocabulary.txt", "vocabulary.json"])
+def test_a_folder_of_english_weights_is_known_by_its_vocabulary(name: str, tmp_path: Path) -> None:
+    """Whatever the folder is called: its weights would write English for any language."""
+
+    def put(tokens: int) -> None:
+        words = [f"t{n}" for n in range(tokens)]
+        text = "\n".join([*words, ""]) if name.endswith(".txt") else json.dumps(words)
+        (tmp_path / name).write_text(text)
+
+    whisper = engine("faster-whisper")
+    (tmp_path / "model.bin").write_bytes(b"weights")
+    put(51_864)
+    with pytest.raises(ParameterError, match=r"language 'de'.*one of: en\."):
+        whisper.identify(str(tmp_path), "de")
+    whisper.identify(str(tmp_path), "en")
+    put(51_865)
+    whisper.identify(str(tmp_path), "de")
 
 
 def test_what_is_not_there_is_said_with_its_remedy(tmp_path: Path) -> None:

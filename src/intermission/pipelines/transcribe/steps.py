@@ -11,6 +11,7 @@ from intermission import Chunk, Context, File, Source, step
 from intermission.backends.speech import engine as speech_engine
 from intermission.pipelines.transcribe.audio_file import length_ms, read_audio
 from intermission.pipelines.transcribe.chunking import split
+from intermission.pipelines.transcribe.confidence import low_confidence
 from intermission.pipelines.transcribe.formats import Formats, Transcript, write
 from intermission.pipelines.transcribe.overlap_merge import TranscribedChunk, merge_chunks
 from intermission.ports.speech import AUTO, Speech, Weights, Word
@@ -151,6 +152,13 @@ def merge(
         source_name=source.name,
         fingerprint=source.fingerprint,
     )
+    if (mean := low_confidence(transcript.words)) is not None:
+        ctx.log.warning(
+            "the mean confidence of the words, %.2f, is low: check them. If it is not %r that is "
+            "spoken, use a model that knows the language; models named .en write English for any",
+            mean,
+            transcript.language,
+        )
     return Output(files=write(transcript, output_format, ctx.out))
 
 
