@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 
 class QuietReporter:
+    def found(self, sources: int) -> None:
+        """Nothing to say."""
+
     def opened(self, run: SourceRun) -> None:
         """Nothing to say."""
 
