@@ -14,11 +14,12 @@ import av
 import numpy as np
 import pytest
 from av.video.stream import VideoStream
-from command_line import Cli, in_sentence
+from command_line import Cli, in_sentence, until
 
 import media_samples
 import samples
 from intermission.media.video_info import HLG, PQ
+from transcoding import REF
 from video_samples import add_audio, clicks, ffmpeg, loud_from_s, luma, similarity, video
 
 TRANSCODE = "intermission.pipelines.transcode:transcode"
@@ -251,6 +252,26 @@ def test_audio_and_frames_of_different_lengths(cli: Cli) -> None:
         assert len(frames_of(folder, "64p")) == 30
         assert len(audio_of(folder / "master.m3u8")) / HZ == pytest.approx(seconds, abs=0.1)
         is_playable(folder)
+
+
+def test_segments_keep_to_the_target_duration_while_they_appear(cli: Cli) -> None:
+    """Slides: a segment can't end before the next frame is shown."""
+    source = video(cli.folder / "slides.mp4", times=[Fraction(n, 2) for n in (0, 3, 6, 11, 12, 16)])
+    cli.env["GATES"] = str(cli.folder)
+    (cli.folder / "0").touch()
+    args = ("--ladder", "64p", "--chunk-seconds", "1", "--segment-seconds", "1")
+    process = cli.start("run", REF, source, *args)
+    index = cli.folder / "videos" / "slides" / "64p" / "index.m3u8"
+    until(index.exists)
+    growing = index.read_text()
+    for n in range(1, 9):
+        (cli.folder / str(n)).touch()
+    assert cli.end(process).code == 0
+    done = index.read_text()
+    assert max(map(float, re.findall(r"#EXTINF:([\d.]+)", done))) == 2.5
+    for text in (growing, done):
+        assert "#EXT-X-TARGETDURATION:3\n" in text
+    assert done.startswith(growing), "players may only find more at its end"
 
 
 def test_a_video_that_was_cut_keeps_its_frame_rate(cli: Cli) -> None:

@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from intermission.errors import MediaError
@@ -238,6 +239,12 @@ def section_at(
     """The section that begins with this segment and has so many, or as many as there are."""
     cuts = _cuts(video, shown, segment_s)
     return _section(video, shown, keys, cuts, first, first + segments)
+
+
+def longest_segment(video: VideoTrack, shown: array[int], segment_s: int) -> int:
+    """Ticks of the longest segment: a frame that is shown long makes a long one."""
+    cuts = [*_cuts(video, shown, segment_s), video.end]
+    return max(after - at for at, after in pairwise(cuts))
 
 
 def _section(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from xml.etree import ElementTree
 
@@ -55,8 +56,27 @@ def test_a_playlist_goes_on_until_it_is_whole() -> None:
     assert "#EXT-X-PLAYLIST-TYPE:EVENT" in growing
     assert "ENDLIST" not in growing
     done = media_playlist(track((0, 4000), (4000, 6500)), 4)
-    assert "#EXT-X-PLAYLIST-TYPE:VOD" in done
-    assert done.endswith("#EXTINF:2.500000,\nseg_00001.m4s\n#EXT-X-ENDLIST\n")
+    assert done == f"{growing}#EXTINF:2.500000,\nseg_00001.m4s\n#EXT-X-ENDLIST\n"
+
+
+def target_s(playlist: str) -> int:
+    return int(re.findall(r"^#EXT-X-TARGETDURATION:(\d+)$", playlist, re.MULTILINE)[0])
+
+
+@pytest.mark.parametrize("longest", [4000, 4021, 4499, 4500, 4999, 5500, 6500, 61_500])
+def test_no_segment_is_longer_than_the_target(longest: int) -> None:
+    """RFC 8216 rounds halves up: 4.5 s is 5, and 6.5 s is 7."""
+    for spans in (((0, longest), (longest, longest + 100)), ((0, 100), (100, 100 + longest))):
+        playlist = media_playlist(track(*spans), 4)
+        lengths = [Decimal(text) for text in re.findall(r"#EXTINF:([\d.]+),", playlist)]
+        rounded = [int(one.quantize(Decimal(1), ROUND_HALF_UP)) for one in lengths]
+        assert target_s(playlist) == max(4, *rounded)
+
+
+def test_the_target_does_not_change_while_a_playlist_grows() -> None:
+    growing = track((0, 4000), is_whole=False).model_copy(update={"longest": 6500})
+    done = track((0, 4000), (4000, 10_500)).model_copy(update={"longest": 6500})
+    assert target_s(media_playlist(growing, 4)) == target_s(media_playlist(done, 4)) == 7
 
 
 def test_bandwidth_is_as_planned_until_it_is_known() -> None:

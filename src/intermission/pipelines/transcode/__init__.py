@@ -22,7 +22,13 @@ from pydantic import BeforeValidator, Field
 from intermission import Context, Groups, Pipeline, Source, step
 from intermission.errors import MediaError, Permanent
 from intermission.media import Limits
-from intermission.media.encode_client import encode_audio, index_frames, section_at, split
+from intermission.media.encode_client import (
+    encode_audio,
+    index_frames,
+    longest_segment,
+    section_at,
+    split,
+)
 from intermission.media.fmp4 import Segment
 from intermission.media.request import AudioRequest
 from intermission.media.video_info import VideoTrack
@@ -121,16 +127,23 @@ def probe(ctx: Context, source: Source) -> Probed:
     )
 
 
-@step(version=2)
-def renditions(ctx: Context, probe: Probed, ladder: Ladder = ladders.DEFAULT) -> Renditions:
-    """Decide which renditions the video gets."""
+@step(version=3)
+def renditions(
+    ctx: Context,
+    probe: Probed,
+    ladder: Ladder = ladders.DEFAULT,
+    segment_seconds: SegmentLength = 4,
+) -> Renditions:
+    """Decide which renditions the video gets, and find out what they have in common."""
     if probe.video is None:
         return Renditions(chosen=[], skipped=[])
     chosen = ladders.choose(probe.video, ladder)
     for one in chosen.skipped:
         ctx.log.info("%s is skipped: %s", one.name, one.reason)
-    fps = rate_of(_stamps(probe, probe.video)[0], probe.video.end, probe.video.scale)
-    return chosen.model_copy(update={"fps": str(fps)})
+    shown, _ = _stamps(probe, probe.video)
+    chosen.fps = str(rate_of(shown, probe.video.end, probe.video.scale))
+    chosen.longest_segment = longest_segment(probe.video, shown, segment_seconds)
+    return chosen
 
 
 @step(version=1)
@@ -244,7 +257,7 @@ def audio(
     return EncodedAudio(track=track, codecs="mp4a.40.2", segments=segments)
 
 
-@step(version=2, publish="{version}{name}")
+@step(version=3, publish="{version}{name}")
 def package(
     ctx: Context,
     probe: Probed,

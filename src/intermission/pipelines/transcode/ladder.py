@@ -53,6 +53,8 @@ class Renditions(BaseModel):
     skipped: list[Skipped]
     fps: str = ""
     """Frames per second in each of them, as a fraction: 24000/1001."""
+    longest_segment: int = 0
+    """Ticks of the longest segment in each of them."""
 
 
 def parse(text: str) -> list[Asked]:

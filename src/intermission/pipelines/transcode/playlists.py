@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from itertools import groupby, pairwise, takewhile
 from math import ceil
@@ -59,6 +60,8 @@ class PlaylistTrack(BaseModel):
     rate_hz: int = 0
     kbps: int = 0
     """The highest bit rate that its encoder was given."""
+    longest: int = 0
+    """Ticks of the longest segment, those that are still missing included."""
 
     @property
     def peak_bps(self) -> int:
@@ -128,23 +131,37 @@ def following(segments: Sequence[SegmentFile]) -> list[SegmentFile]:
 
 
 def media_playlist(track: PlaylistTrack, segment_s: int) -> str:
-    """The segments of one track; of type EVENT while more are to come."""
-    longest = max((segment.end - segment.start for segment in track.segments), default=0)
+    """The segments of one track.
+
+    Players load it again while it grows, and RFC 8216 lets them find only more lines at its end.
+    So the type is EVENT even when it is whole, and the target duration is known from the start.
+    """
     lines = [
         "#EXTM3U",
         "#EXT-X-VERSION:7",
-        f"#EXT-X-TARGETDURATION:{max(segment_s, round(longest / track.scale))}",
+        f"#EXT-X-TARGETDURATION:{_target_s(track, segment_s)}",
         "#EXT-X-MEDIA-SEQUENCE:0",
-        f"#EXT-X-PLAYLIST-TYPE:{'VOD' if track.is_whole else 'EVENT'}",
+        "#EXT-X-PLAYLIST-TYPE:EVENT",
         "#EXT-X-INDEPENDENT-SEGMENTS",
         '#EXT-X-MAP:URI="init.mp4"',
     ]
     for segment in track.segments:
-        lines.append(f"#EXTINF:{(segment.end - segment.start) / track.scale:.6f},")
+        lines.append(f"#EXTINF:{_seconds(segment.end - segment.start, track.scale)},")
         lines.append(segment.name)
     if track.is_whole:
         lines.append("#EXT-X-ENDLIST")
     return "\n".join(lines) + "\n"
+
+
+def _target_s(track: PlaylistTrack, segment_s: int) -> int:
+    """No segment may be longer, as its length is written and rounded: halves up, as 4.5 to 5."""
+    lengths = (segment.end - segment.start for segment in track.segments)
+    longest = Decimal(_seconds(max(track.longest, *lengths, 0), track.scale))
+    return max(segment_s, int(longest.to_integral_value(ROUND_HALF_UP)))
+
+
+def _seconds(ticks: int, scale: int) -> str:
+    return f"{ticks / scale:.6f}"
 
 
 def captions(text: str, duration_s: float) -> dict[str, str]:

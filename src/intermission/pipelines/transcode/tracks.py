@@ -24,11 +24,14 @@ def video_tracks_of(
     probe: Probed, renditions: Renditions, encoded: Sequence[Encoded | None]
 ) -> list[PlaylistTrack]:
     """Every rendition, as far as its segments follow each other from the beginning."""
-    return [_video_track(probe, one, encoded) for one in renditions.chosen]
+    return [_video_track(probe, renditions, one, encoded) for one in renditions.chosen]
 
 
 def _video_track(
-    probe: Probed, rendition: Rendition, encoded: Sequence[Encoded | None]
+    probe: Probed,
+    renditions: Renditions,
+    rendition: Rendition,
+    encoded: Sequence[Encoded | None],
 ) -> PlaylistTrack:
     assert probe.video is not None
     mine = [one for one in encoded if one is not None and one.rendition == rendition.name]
@@ -44,6 +47,7 @@ def _video_track(
         width=rendition.width,
         height=rendition.height,
         kbps=rendition.kbps,
+        longest=renditions.longest_segment,
     )
 
 
