@@ -51,14 +51,15 @@ def test_every_rendition_is_decoded_without_a_warning(played: Path, manifest: st
 
 def test_subtitles_are_read_at_their_times(cli: Cli) -> None:
     video = media_samples.make(cli.folder / "video.mp4", seconds=4, size=(160, 120))
-    (cli.folder / "words.vtt").write_text(
+    (cli.folder / "words.ger.vtt").write_text(
         "WEBVTT\n\n00:00.250 --> 00:01.750\nThe first words\n\n"
         "00:00:02.500 --> 00:00:03.500\nand the last\n"
     )
-    cli("run", REF, video, "--ladder", "60p", "--subtitles", "words.vtt")
+    cli("run", REF, video, "--ladder", "60p", "--subtitles", "words.ger.vtt")
     master = cli.folder / "videos" / "video" / "master.m3u8"
     with av.open(str(master)) as container:
         assert [stream.codec_context.name for stream in container.streams.subtitles] == ["webvtt"]
+    assert 'TYPE=SUBTITLES,GROUP-ID="subtitles",NAME="de",LANGUAGE="de",' in master.read_text()
     (uri,) = re.findall(r'TYPE=SUBTITLES.*URI="([^"]+)"', master.read_text())
     with av.open(str(master.parent / uri)) as container:
         packets = [packet for packet in container.demux(subtitles=0) if packet.size]

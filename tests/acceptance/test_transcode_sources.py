@@ -211,7 +211,7 @@ def test_flashes_and_clicks_stay_together(made: Path) -> None:
     master = (made / "videos" / "tracks" / "master.m3u8").read_text()
     assert master.count("TYPE=AUDIO") == 3
     assert [f'CHANNELS="{n}"' in master for n in (2, 1, 6)] == [True, True, True]
-    assert 'LANGUAGE="deu"' in master
+    assert 'LANGUAGE="de"' in master
 
 
 def marks_are_together(folder: Path, expected: list[float]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from intermission import Source
 from intermission.errors import ParameterError
-from intermission.pipelines.transcode.captions import text_of
+from intermission.pipelines.transcode.captions import language_of, text_of
 
 TEXT = "WEBVTT\n\n00:01.000 --> 00:02.000\nHello\n"
 
@@ -38,3 +38,30 @@ def test_anything_else_is_refused_in_the_same_words(tmp_path: Path, name: str) -
     (tmp_path / "other.vtt").write_text("root:x:0:0")
     with pytest.raises(ParameterError, match=f"{name} is not a WebVTT file"):
         text_of(str(tmp_path / name), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "language"),
+    [
+        ("talk.vtt", TEXT, ""),
+        ("talk.de.vtt", TEXT, "de"),
+        ("talk.ger.vtt", TEXT, "de"),
+        ("talk.final.vtt", TEXT, ""),
+        ("talk.vtt", TEXT.replace("WEBVTT", "WEBVTT\nKind: captions\nLanguage: pt-br"), "pt-BR"),
+        ("talk.de.vtt", TEXT.replace("WEBVTT", "WEBVTT\nLanguage: fr"), "fr"),
+        ("talk.vtt", f"{TEXT}\nLanguage: fr\n", ""),
+    ],
+)
+def test_a_file_tells_its_language(name: str, text: str, language: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert language_of(str(tmp_path / name), text, None) == language
+
+
+def test_a_transcript_has_the_language_that_was_transcribed(tmp_path: Path) -> None:
+    source = Source((tmp_path / "talk.mp4").as_uri(), "f")
+    assert language_of("auto", TEXT, source) == ""
+    path = tmp_path / "transcripts" / "talk" / "talk.json"
+    path.parent.mkdir(parents=True)
+    for document, language in (('{"language": "en"}', "en"), ("[1]", ""), ("{", "")):
+        path.write_text(document)
+        assert language_of("auto", TEXT, source) == language

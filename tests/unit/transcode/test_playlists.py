@@ -13,6 +13,7 @@ from intermission.media.video_info import HLG, PQ
 from intermission.pipelines.transcode.playlists import (
     PlaylistTrack,
     SegmentFile,
+    SubtitleTrack,
     VideoFormat,
     captions,
     following,
@@ -103,7 +104,7 @@ def test_subtitles_are_one_segment_that_begins_with_the_video() -> None:
         "00:01.000 --> 00:02.000\nHello\n"
     )
     assert "#EXT-X-TARGETDURATION:62\n" in texts["subtitles/0/index.m3u8"]
-    master = master_playlist([track((0, 4000))], [], VideoFormat(), "v/", has_text=True)
+    master = master_playlist([track((0, 4000))], [], VideoFormat(), "v/", subtitles=SubtitleTrack())
     assert 'TYPE=SUBTITLES,GROUP-ID="subtitles"' in master
     assert 'URI="v/subtitles/0/index.m3u8"' in master
     assert ',SUBTITLES="subtitles"\n' in master
@@ -144,19 +145,42 @@ def test_a_video_is_as_long_as_its_longest_track() -> None:
     assert 'mediaPresentationDuration="PT6.500000S"' in manifest([video], [], VideoFormat())
 
 
+def spoken(language: str) -> PlaylistTrack:
+    return track((0, 4000)).model_copy(update={"name": "audio/0", "language": language})
+
+
+def media_lines(master: str) -> list[dict[str, str]]:
+    """The attributes of every audio and subtitle rendition."""
+    found = [line for line in master.splitlines() if line.startswith("#EXT-X-MEDIA:")]
+    for line in found:
+        assert re.fullmatch(r'#EXT-X-MEDIA:((?:[A-Z-]+=(?:"[^"]*"|[^",]+),?)+)', line)
+    return [dict(re.findall(r'([A-Z-]+)=("[^"]*"|[^",]+)', line)) for line in found]
+
+
+def test_languages_are_named_as_players_expect() -> None:
+    audio, subtitles = [spoken("ger"), spoken("eng"), spoken("")], SubtitleTrack("fre")
+    master = master_playlist([track((0, 4000))], audio, VideoFormat(), subtitles=subtitles)
+    assert [(one["TYPE"], one.get("LANGUAGE"), one["NAME"]) for one in media_lines(master)] == [
+        ("AUDIO", '"de"', '"de"'),
+        ("AUDIO", '"en"', '"en 2"'),
+        ("AUDIO", None, '"audio 3"'),
+        ("SUBTITLES", '"fr"', '"fr"'),
+    ]
+    document = ElementTree.fromstring(manifest([], audio, VideoFormat()))
+    found = [one.get("lang") for one in document.iterfind(".//{*}AdaptationSet")]
+    assert found == ["de", "en", None]
+
+
 @pytest.mark.parametrize(
-    "text", ['de"', "de\n#EXT-X-ENDLIST", "de\r\nevil.m3u8", "de\0\x1b", "de\u2028"]
+    "text", ['de"', "de\n#EXT-X-ENDLIST", "de\r\nevil.m3u8", "de\0\x1b", "de\u2028", "<b>de</b>"]
 )
-def test_text_from_the_media_cannot_leave_its_attribute(text: str) -> None:
-    audio = track((0, 4000)).model_copy(update={"name": "audio/0", "language": text})
-    master = master_playlist([track((0, 4000))], [audio], VideoFormat())
-    assert len(master.splitlines()) == 6
-    (line,) = (line for line in master.splitlines() if "TYPE=AUDIO" in line)
-    attributes = re.fullmatch(r'#EXT-X-MEDIA:((?:[A-Z-]+=(?:"[^"]*"|[^",]+),?)+)', line)
-    assert attributes is not None
-    assert 'NAME="de' in line
-    assert not re.search(r"[\0-\x09\x0b-\x1f]", master)
-    document = ElementTree.fromstring(manifest([], [audio], VideoFormat()))
-    language = document.find(".//{*}AdaptationSet").get("lang")  # pyright: ignore[reportOptionalMemberAccess]
-    assert language is not None
-    assert language.isprintable()
+def test_text_from_the_media_does_not_reach_players(text: str) -> None:
+    subtitles = SubtitleTrack(text)
+    master = master_playlist([track((0, 4000))], [spoken(text)], VideoFormat(), subtitles=subtitles)
+    assert len(master.splitlines()) == 7
+    assert [(one.get("LANGUAGE"), one["NAME"]) for one in media_lines(master)] == [
+        (None, '"audio"'),
+        (None, '"subtitles"'),
+    ]
+    document = ElementTree.fromstring(manifest([], [spoken(text)], VideoFormat()))
+    assert [one.get("lang") for one in document.iterfind(".//{*}AdaptationSet")] == [None]

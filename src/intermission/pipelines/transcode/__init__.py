@@ -34,12 +34,18 @@ from intermission.media.request import AudioRequest
 from intermission.media.video_info import VideoTrack
 from intermission.pipelines.media_files import VIDEO_FILES
 from intermission.pipelines.transcode import ladder as ladders
-from intermission.pipelines.transcode.captions import text_of
+from intermission.pipelines.transcode.captions import language_of, text_of
 from intermission.pipelines.transcode.codecs import BY_CODEC, settings_of, usual, versions
 from intermission.pipelines.transcode.frame_rate import rate_of
 from intermission.pipelines.transcode.ladder import Ladder, Renditions
+from intermission.pipelines.transcode.languages import LanguageTag
 from intermission.pipelines.transcode.mp4_file import named, write_mp4
-from intermission.pipelines.transcode.playlists import SegmentFile, captions, longest_s
+from intermission.pipelines.transcode.playlists import (
+    SegmentFile,
+    SubtitleTrack,
+    captions,
+    longest_s,
+)
 from intermission.pipelines.transcode.results import (
     AUDIO_HZ,
     AudioTrack,
@@ -266,6 +272,7 @@ def package(
     audio: list[EncodedAudio],
     segment_seconds: SegmentLength = 4,
     subtitles: Subtitles = "",
+    subtitle_language: LanguageTag = "",
     hdr: Hdr = "auto",
 ) -> Package:
     """Write the playlists over everything that was encoded."""
@@ -275,12 +282,13 @@ def package(
     texts = indexes([*whole, *audio_tracks], segment_seconds)
     if subtitles:
         texts |= captions(subtitles, longest_s([*whole, *audio_tracks]))
-    video_format, has_text = video_format_of(probe, renditions, hdr), bool(subtitles)
-    texts |= entrypoints(video_format, whole, audio_tracks, has_text=has_text)
+    shown = SubtitleTrack(subtitle_language) if subtitles else None
+    video_format = video_format_of(probe, renditions, hdr)
+    texts |= entrypoints(video_format, whole, audio_tracks, subtitles=shown)
     for name, text in texts.items():
         ctx.out(name).write_text(text, encoding="utf-8")
     return Package(
-        entrypoints=entrypoints(video_format, whole, audio_tracks, VERSION, has_text=has_text),
+        entrypoints=entrypoints(video_format, whole, audio_tracks, VERSION, subtitles=shown),
         complete=[one.name for one in whole],
         incomplete=[one.name for one in video_tracks if not one.is_whole],
     )
@@ -353,12 +361,14 @@ def _resolve(params: dict[str, Any], source: Source | None) -> Mapping[str, Any]
     preset, crf, hdr = usual(*asked)
     encoder = params["encoder"] or versions()
     subtitles = text_of(params["subtitles"], source)
+    language = language_of(params["subtitles"], subtitles, source)
     return {
         "encoder": encoder,
         "preset": preset,
         "crf": crf,
         "hdr": hdr,
         "subtitles": subtitles,
+        "subtitle_language": params["subtitle_language"] or language,
     }
 
 

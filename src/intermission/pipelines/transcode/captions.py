@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 from intermission import Source
 from intermission.errors import ParameterError
+from intermission.pipelines.transcode.languages import tag_of
 
 AUTO = "auto"
 TEXT_MAX_BYTES = 4 * 1024**2
 _HEAD = "WEBVTT"
+_LANGUAGE = re.compile(r"^Language: *(\S+) *$", re.MULTILINE | re.IGNORECASE)
+"""A line of the header, as YouTube and others write it."""
 
 
 def text_of(asked: str, source: Source | None) -> str:
@@ -23,6 +29,32 @@ def text_of(asked: str, source: Source | None) -> str:
         path = _beside(source)
         return _read(path) if path is not None and path.is_file() else ""
     return _read(Path(asked).expanduser())
+
+
+def language_of(asked: str, text: str, source: Source | None) -> str:
+    """The language of these subtitles: by their header, the name of their file or the transcript.
+
+    Empty where none of them tells it.
+    """
+    found = _LANGUAGE.search(text.partition("\n\n")[0])
+    if found is not None and tag_of(found[1]):
+        return tag_of(found[1])
+    if asked == AUTO:
+        path = _beside(source)
+        return "" if path is None else _transcribed(path.with_suffix(".json"))
+    if not asked or asked.startswith(_HEAD):
+        return ""
+    return tag_of(Path(Path(asked).stem).suffix.removeprefix("."))
+
+
+def _transcribed(path: Path) -> str:
+    """The language that `transcribe` names beside its subtitles."""
+    try:
+        document: Any = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return ""
+    language = document.get("language") if isinstance(document, dict) else None
+    return tag_of(language) if isinstance(language, str) else ""
 
 
 def _beside(source: Source | None) -> Path | None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from intermission.media.fmp4 import Segment
 from intermission.media.video_info import BT709, HLG, PQ
+from intermission.pipelines.transcode.languages import tag_of
 
 AUDIO_GROUP = "audio"
 TEXT_GROUP = "subtitles"
@@ -117,6 +118,13 @@ class VideoFormat:
                 yield f'<SupplementalProperty schemeIdUri="{_CICP}:{name}" value="{value}"/>'
 
 
+@dataclass(frozen=True)
+class SubtitleTrack:
+    """The subtitles of a video."""
+
+    language: str = ""
+
+
 def longest_s(tracks: Sequence[PlaylistTrack]) -> float:
     """When the last track ends, whatever duration the source claims."""
     return max((track.end_s for track in tracks), default=0.0)
@@ -190,21 +198,22 @@ def master_playlist(
     video_format: VideoFormat,
     folder: str = "",
     *,
-    has_text: bool = False,
+    subtitles: SubtitleTrack | None = None,
 ) -> str:
     """Every rendition with every audio track; the best rendition first."""
     lines = ["#EXTM3U", "#EXT-X-VERSION:7", "#EXT-X-INDEPENDENT-SEGMENTS"]
     for n, one in enumerate(audio):
-        name = (one.language or "audio") + (f" {n + 1}" if n else "")
-        language = f",LANGUAGE={_quoted(one.language)}" if one.language else ""
+        number = f" {n + 1}" if n else ""
         lines.append(
-            f'#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID="{AUDIO_GROUP}",NAME={_quoted(name)}{language},'
+            f'#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID="{AUDIO_GROUP}",'
+            f"{_named(one.language, 'audio', number)},"
             f"DEFAULT={'NO' if n else 'YES'},AUTOSELECT=YES,"
             f'CHANNELS="{one.channels}",URI="{folder}{one.name}/index.m3u8"'
         )
-    if has_text:
+    if subtitles is not None:
         lines.append(
-            f'#EXT-X-MEDIA:TYPE=SUBTITLES,GROUP-ID="{TEXT_GROUP}",NAME="subtitles",DEFAULT=NO,'
+            f'#EXT-X-MEDIA:TYPE=SUBTITLES,GROUP-ID="{TEXT_GROUP}",'
+            f"{_named(subtitles.language, 'subtitles')},DEFAULT=NO,"
             f'AUTOSELECT=YES,FORCED=NO,URI="{folder}{TEXT_FOLDER}/index.m3u8"'
         )
     audio_peak_bps = max((one.peak_bps for one in audio), default=0)
@@ -215,24 +224,20 @@ def master_playlist(
         lines.append(
             f"#EXT-X-STREAM-INF:BANDWIDTH={track.peak_bps + extra[0]},"
             f"AVERAGE-BANDWIDTH={track.mean_bps + extra[1]},"
-            f"CODECS={_quoted(','.join(dict.fromkeys(named)))}"
+            f'CODECS="{",".join(dict.fromkeys(named))}"'
             + (f",RESOLUTION={track.width}x{track.height}" if video else "")
             + (video_format.hls if video else "")
             + (f',AUDIO="{AUDIO_GROUP}"' if audio else "")
-            + (f',SUBTITLES="{TEXT_GROUP}"' if has_text else "")
+            + (f',SUBTITLES="{TEXT_GROUP}"' if subtitles else "")
         )
         lines.append(f"{folder}{track.name}/index.m3u8")
     return "\n".join(lines) + "\n"
 
 
-def _printable(text: str) -> str:
-    """Text from a media file, without anything that could end its line."""
-    return "".join(character for character in text if character.isprintable())
-
-
-def _quoted(text: str) -> str:
-    """A quoted string of HLS, in which no quote can be written."""
-    return f'"{_printable(text).replace(chr(34), "")}"'
+def _named(language: str, otherwise: str, number: str = "") -> str:
+    """NAME and LANGUAGE of a rendition. Of the media's own text, only a language tag gets here."""
+    tag = tag_of(language)
+    return f'NAME="{tag or otherwise}{number}"' + (f',LANGUAGE="{tag}"' if tag else "")
 
 
 def manifest(
@@ -259,7 +264,8 @@ def manifest(
             lines += _representation(track, folder, size + rate)
         lines.append("</AdaptationSet>")
     for one in audio:
-        language = f" lang={quoteattr(_printable(one.language))}" if one.language else ""
+        tag = tag_of(one.language)
+        language = f' lang="{tag}"' if tag else ""
         lines.append(f'<AdaptationSet contentType="audio" mimeType="audio/mp4"{language} '
                      'segmentAlignment="true" startWithSAP="1">')  # fmt: skip
         lines += _representation(one, folder, f' audioSamplingRate="{one.rate_hz}"')

@@ -11,6 +11,7 @@ from intermission.pipelines.transcode.codecs import is_mapped
 from intermission.pipelines.transcode.ladder import Rendition, Renditions
 from intermission.pipelines.transcode.playlists import (
     PlaylistTrack,
+    SubtitleTrack,
     VideoFormat,
     following,
     manifest,
@@ -106,13 +107,13 @@ def entrypoints(
     audio: Sequence[PlaylistTrack],
     folder: str = "",
     *,
-    has_text: bool = False,
+    subtitles: SubtitleTrack | None = None,
 ) -> dict[str, str]:
     """The files a player opens first, for tracks in a folder; HLS with any subtitles."""
     if not video and not audio:
         return {}
     return {
-        "master.m3u8": master_playlist(video, audio, video_format, folder, has_text=has_text),
+        "master.m3u8": master_playlist(video, audio, video_format, folder, subtitles=subtitles),
         "manifest.mpd": manifest(video, audio, video_format, folder),
     }
 
