@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 _KEY, _NOT_KEY = 0x02000000, 0x01010000
-_STYP = b"\x00\x00\x00\x18stypmsdh\x00\x00\x00\x00msdhmsix"
+_STYP = b"\x00\x00\x00\x14stypmsdh\x00\x00\x00\x00msdh"
 _EACH = 0x01000F01  # data offset; duration, size, flags and composition offset of each sample
 _EVEN = 0x01000201  # data offset; size of each sample, for all keys of equal length
 _TFHD, _TFHD_EVEN = 0x020000, 0x020028  # offsets count from the moof; a duration and flags for all

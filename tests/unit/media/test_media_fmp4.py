@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from intermission.media.fmp4 import (
     NotASegment,
     Sample,
+    boxes,
     decoding_times,
     read_segment,
     segment,
@@ -52,6 +53,16 @@ def test_frames_in_the_usual_order_are_decoded_evenly() -> None:
 def test_a_first_sample_that_is_not_shown_first_is_refused() -> None:
     with pytest.raises(ValueError, match="first"):
         decoding_times([100, 0, 200])
+
+
+def test_a_segment_has_the_brands_of_what_it_holds() -> None:
+    """Brand msix promises an index of the segment (a sidx box)."""
+    data = segment(0, [Sample(b"x", 0, is_key=True)], 100)
+    found = [(name, data[at:end]) for name, (at, end) in boxes(data, 0, len(data))]
+    assert [name for name, _ in found] == [b"styp", b"moof", b"mdat"]
+    styp = found[0][1]
+    brands = {styp[:4], *(styp[at : at + 4] for at in range(8, len(styp), 4))}
+    assert brands == {b"msdh"}
 
 
 def test_even_audio_takes_four_bytes_a_packet() -> None:

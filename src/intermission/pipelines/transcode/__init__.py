@@ -179,7 +179,7 @@ def chunks(
 
 
 @step(
-    version=2,
+    version=3,
     attempts=4,
     on_error="skip",
     batch_by=("first", "segments"),
