@@ -28,6 +28,7 @@ SMALL = ("--ladder", "120p=400k", "--chunk-seconds", str(CHUNK_S), "--segment-se
 QUICK = (*SMALL, "--preset", "ultrafast")
 WINDOW_S = 1.5
 HZ = 8000
+AUDIO_FRAME_S = 1024 / 48_000
 
 
 def playlist(folder: Path, name: str) -> list[Path]:
@@ -242,16 +243,34 @@ def test_audio_alone_and_a_video_without_audio(cli: Cli) -> None:
         is_playable(folder)
 
 
-def test_audio_and_frames_of_different_lengths(cli: Cli) -> None:
+def test_audio_lasts_as_long_as_the_frames(cli: Cli) -> None:
+    """Some players end where the shorter of the two ends. What is longer keeps its length."""
     short = video(cli.folder / "video.mp4", count=30)
     ffmpeg("-i", short, "-f", "lavfi", "-i", "sine=d=3", "-c:v", "copy", cli.folder / "long.mp4")
     ffmpeg("-i", short, "-f", "lavfi", "-i", "sine=d=0.5", "-c:v", "copy", cli.folder / "brief.mp4")
-    cli("run", TRANSCODE, "long.mp4", "brief.mp4", *QUICK)
-    for name, seconds in (("long", 3), ("brief", 0.5)):
+    cli("run", TRANSCODE, "long.mp4", "brief.mp4", *QUICK, "--mp4", "64p")
+    for name, heard_s, lasts_s, within_s in (
+        ("brief", 0.5, 1.2, AUDIO_FRAME_S),
+        ("long", 3, 3, 2 * AUDIO_FRAME_S),  # the source's own last frame is padded too
+    ):
         folder = cli.folder / "videos" / name
         assert len(frames_of(folder, "64p")) == 30
-        assert len(audio_of(folder / "master.m3u8")) / HZ == pytest.approx(seconds, abs=0.1)
+        assert length_s(folder / "64p" / "index.m3u8") == 1.2
+        assert 0 <= length_s(folder / "audio" / "0" / "index.m3u8") - lasts_s <= within_s
+        assert 0 <= audio_length_s(folder / "64p.mp4") - lasts_s <= within_s
+        loud = np.flatnonzero(np.abs(audio_of(folder / "master.m3u8")) > 0.01)
+        assert loud[-1] / HZ == pytest.approx(heard_s, abs=0.1)
         is_playable(folder)
+
+
+def length_s(index: Path) -> float:
+    """The length of all segments that a playlist names."""
+    return round(sum(map(float, re.findall(r"#EXTINF:([\d.]+)", index.read_text()))), 6)
+
+
+def audio_length_s(path: Path) -> float:
+    with av.open(str(path)) as container:
+        return sum(frame.samples / frame.sample_rate for frame in container.decode(audio=0))
 
 
 def test_segments_keep_to_the_target_duration_while_they_appear(cli: Cli) -> None:

@@ -109,6 +109,7 @@ def _produce(
                 request.limits,
                 layout=track.layout,
                 stream=track.stream,
+                samples_min=track.samples_min,
             )
             say(extracted=extraction.run(fd, _Meter(say)))
 

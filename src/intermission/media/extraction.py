@@ -58,8 +58,12 @@ class Extraction:
         *,
         layout: str = "mono",
         stream: int | None = None,
+        samples_min: int = 0,
     ) -> None:
-        """Of the track with this number, or of the one that a player would play."""
+        """Of the track with this number, or of the one that a player would play.
+
+        Silence follows audio that has fewer samples than `samples_min`.
+        """
         self._container = container
         self._examined = examined
         self._writer = writer
@@ -69,6 +73,7 @@ class Extraction:
         self._index = stream
         # libav calls the last packet of a WAV file corrupt where its header has no size.
         self._is_wav = examined.info.container == "wav"
+        self._samples_min = samples_min
         self._claimed_s = Fraction(examined.info.duration_ms, 1000)
         longest_s = Fraction(limits.duration_s)
         if examined.timing != "stamped":
@@ -90,6 +95,7 @@ class Extraction:
             self._read(stream, fd, report)
             self._flush()
             self._judge()
+            self._grow(max(0, self._samples_min - self._writer.samples))
         self._writer.finish()
         return {
             "samples": self._writer.samples,

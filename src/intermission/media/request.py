@@ -39,6 +39,8 @@ class AudioRequest:
     layout: str
     kbps: int
     segment_s: int
+    samples_min: int = 0
+    """Silence follows audio that has fewer samples than this."""
 
 
 @dataclass(frozen=True)

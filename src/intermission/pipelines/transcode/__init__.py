@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -241,12 +242,13 @@ def audio_tracks(probe: Probed, surround: Surround = False) -> list[AudioTrack]:
 def audio(
     ctx: Context,
     source: Source,
+    probe: Probed,
     track: AudioTrack,
     segment_seconds: SegmentLength = 4,
     audio_kbps: AudioRate = 128,
     encoder: Encoder = "",
 ) -> EncodedAudio:
-    """Encode an audio track from end to end."""
+    """Encode an audio track from end to end, and silence if the video lasts longer."""
     segments: list[SegmentFile] = []
     folder = f"audio/{track.number}"
 
@@ -258,7 +260,14 @@ def audio(
             ctx.out(f"{folder}/{segments[-1].name}").write_bytes(data)
 
     kbps = max(1, track.channels // 2) * audio_kbps
-    wanted = AudioRequest(track.stream, AUDIO_HZ, _LAYOUTS[track.channels], kbps, segment_seconds)
+    wanted = AudioRequest(
+        track.stream,
+        AUDIO_HZ,
+        _LAYOUTS[track.channels],
+        kbps,
+        segment_seconds,
+        samples_min=ceil(probe.video.end * AUDIO_HZ / probe.video.scale) if probe.video else 0,
+    )
     encode_audio(source.path, wanted, keep, limits=Limits.of(current()), on_progress=ctx.progress)
     return EncodedAudio(track=track, codecs="mp4a.40.2", segments=segments)
 
