@@ -25,6 +25,8 @@ from intermission.media.sniff import Kind, Timing
 from intermission.media.timeline import TICKS_PER_S
 
 _PLAUSIBILITY_FROM_S = 600
+_CODECS = ",".join(sorted(decoders.ALLOWED))
+_NO_CODEC = "none"
 _FIRST_PACKETS = 64
 """How many packets are tried until the first frame."""
 
@@ -64,6 +66,13 @@ def examine(fd: int, kind: Kind, limits: Limits) -> Examined:
         told_s = mpegaudio.claimed_s(read_at)
     with open_container(fd, kind, limits) as container:
         _refuse_streams(container, limits)
+        is_size_known = all(stream.width for stream in container.streams.video)
+    if (
+        not is_size_known
+    ):  # the decoder refused frames beyond the limit: the header tells their size
+        with open_container(fd, kind, limits, codecs=_NO_CODEC) as container:
+            _refuse_sizes(container, limits)
+    with open_container(fd, kind, limits) as container:
         origin_s = Fraction(container.start_time or 0, av.time_base)
         duration_s = _duration_s(container)
         if duration_s is not None and timing != "counted":
@@ -84,20 +93,21 @@ def examine(fd: int, kind: Kind, limits: Limits) -> Examined:
     return Examined(info, origin_s, timing, is_cut, told_s)
 
 
-def open_container(fd: int, kind: Kind, limits: Limits) -> InputContainer:
+def open_container(fd: int, kind: Kind, limits: Limits, *, codecs: str = _CODECS) -> InputContainer:
     """libav's view of the file. One at a time: all of them share the descriptor's position."""
     os.lseek(fd, 0, os.SEEK_SET)
+    max_pixels = {"max_pixels": str(limits.side_pixels**2)}
     try:
-        return av.open(
+        container = av.open(
             "fd:",
             "r",
             format=kind.demuxer,
-            options={"max_pixels": str(limits.pixels), "threads": "1"},
+            options={**max_pixels, "threads": "1"},
             container_options={
                 "fd": str(fd),
                 "protocol_whitelist": "fd",
                 "format_whitelist": av.ContainerFormat(kind.demuxer, "r").name,
-                "codec_whitelist": ",".join(sorted(decoders.ALLOWED)),
+                "codec_whitelist": codecs,
             },
             metadata_errors="replace",
         )
@@ -106,6 +116,10 @@ def open_container(fd: int, kind: Kind, limits: Limits) -> InputContainer:
         raise Refused(
             f"begins like {kind.title}, but its header is damaged ({e.strerror}).", AGAIN
         ) from e
+    for stream in container.streams.video:
+        if stream.codec_context is not None:  # the options above are for the first look alone
+            stream.codec_context.options = max_pixels
+    return container
 
 
 def raise_unless_damage(e: av.error.FFmpegError, fd: int) -> None:
@@ -165,12 +179,17 @@ def _refuse_streams(container: InputContainer, limits: Limits) -> None:
     for stream in streams:
         if "enc_key_id" in stream.metadata:
             raise Refused("is encrypted (DRM).", "Use a copy without protection.")
-    for stream in streams.video:
-        if stream.codec_context is not None and stream.width * stream.height > limits.pixels:
+    _refuse_sizes(container, limits)
+
+
+def _refuse_sizes(container: InputContainer, limits: Limits) -> None:
+    side = limits.side_pixels
+    for stream in container.streams.video:
+        if stream.codec_context is not None and max(stream.width, stream.height) > side:
             raise Refused(
                 f"has frames of {stream.width} by {stream.height}, more than the limit of "
-                f"{limits.pixels} pixels.",
-                RAISE_LIMIT,
+                f"{side} by {side}.",
+                "Scale it down first.",
             )
 
 

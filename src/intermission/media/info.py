@@ -21,8 +21,8 @@ class Limits:
 
     duration_s: int = 24 * 3600
     streams: int = 64
-    pixels: int = 8192 * 8192
-    """Of one frame."""
+    side_pixels: int = 8192
+    """Of each side of a frame."""
     bytes_per_s_min: int = 8
     """A file longer than ten minutes with fewer bytes than this a second lies about its length."""
     memory_bytes: int = 4 * 2**30

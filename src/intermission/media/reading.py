@@ -167,7 +167,7 @@ def _frame(child: ChildClient, message: dict[str, Any], limits: Limits) -> Frame
         ms, width, height = int(told["ms"]), int(told["width"]), int(told["height"])
     except (KeyError, TypeError, ValueError) as e:
         raise child.invalid_answer() from e
-    if not 0 < width * height <= limits.pixels:
+    if not (0 < width <= limits.side_pixels and 0 < height <= limits.side_pixels):
         raise child.invalid_answer()
     rgb = child.take(width * height * 3, time.monotonic() + limits.wall_s)
     return Frame(ms, width, height, rgb)

@@ -9,7 +9,9 @@ import pytest
 
 from intermission.errors import EnvironmentFault, MediaError, SourceError
 from intermission.media import AudioStream, Limits, VideoStream, probe
+from intermission.media.encode_client import index_frames
 from media_samples import make
+from video_samples import ffmpeg
 
 SOUND = {
     "a.mp3": ("libmp3lame", "mp3", "mp3"),
@@ -87,7 +89,7 @@ def test_a_fragmented_video_is_counted(tmp_path: Path) -> None:
     [
         (Limits(duration_s=1), r"video.mp4 claims 2 s, more than the limit of 1 s"),
         (Limits(streams=1), "2 streams, more than the limit of 1"),
-        (Limits(pixels=3000), "frames of 64 by 48, more than the limit of 3000 pixels"),
+        (Limits(side_pixels=50), "frames of 64 by 48, more than the limit of 50 by 50"),
         (Limits(memory_bytes=50 << 20), "memory to read than the limit of 50 MiB"),
         (Limits(wall_s=0.02), "the wall time limit"),
     ],
@@ -97,6 +99,44 @@ def test_limits_are_named_when_they_are_passed(video: Path, limits: Limits, name
         probe(video, limits=limits)
     assert not caught.value.retryable
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "size"),
+    [
+        ("a.mkv", "mjpeg", "16000x16000"),
+        ("a.avi", "mjpeg", "16000x64"),
+        ("a.mov", "png", "64x8194"),
+        ("a.mp4", "libx264", "8194x64"),
+    ],
+)
+def test_a_frame_too_large_is_refused_before_it_is_decoded(
+    name: str, codec: str, size: str, tmp_path: Path
+) -> None:
+    """The memory would not be enough to decode the first one."""
+    path, source = tmp_path / name, f"color=s={size}:d=0.1:r=10"
+    ffmpeg("-f", "lavfi", "-i", source, "-c:v", codec, path)
+    for read in (probe, index_frames):
+        with pytest.raises(
+            MediaError, match=f"of {size.replace('x', ' by ')}, more than"
+        ) as caught:
+            read(path, limits=Limits(memory_bytes=1 << 30))
+        assert not caught.value.retryable
+        assert "8192 by 8192" in str(caught.value)
+
+
+def test_a_frame_larger_than_its_header_says_is_not_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    source = "color=s=8000x9000:d=0.1:r=10"
+    ffmpeg("-f", "lavfi", "-i", source, "-c:v", "mjpeg", path)
+    data = path.read_bytes()
+    small = data.replace((8000).to_bytes(2, "big"), (64).to_bytes(2, "big"), 1)
+    small = small.replace((9000).to_bytes(2, "big"), (48).to_bytes(2, "big"), 1)
+    assert small != data
+    path.write_bytes(small)
+    with pytest.raises(MediaError) as caught:
+        index_frames(path)
+    assert not caught.value.retryable
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
