@@ -306,6 +306,15 @@ def test_a_video_that_was_cut_keeps_its_frame_rate(cli: Cli) -> None:
         assert 'frameRate="24000/1001"' in (folder / "manifest.mpd").read_text()
 
 
+def test_a_varying_frame_rate_is_told_by_its_maximum(cli: Cli) -> None:
+    slow = [Fraction(n, 10) for n in range(20)]
+    source = video(cli.folder / "a.mp4", times=[*slow, *(2 + Fraction(n, 50) for n in range(20))])
+    cli("run", TRANSCODE, source, *QUICK)
+    folder = cli.folder / "videos" / "a"
+    assert "FRAME-RATE=50.000\n" in (folder / "master.m3u8").read_text()
+    assert 'maxFrameRate="50"' in (folder / "manifest.mpd").read_text()
+
+
 @pytest.mark.parametrize(("codec", "named"), [("hevc", "hvc1.2.4."), ("av1", "av01.0.")])
 def test_other_codecs_run_locked_in(codec: str, named: str, cli: Cli) -> None:
     """With the limits of a child on memory, files and threads."""

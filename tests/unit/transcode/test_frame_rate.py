@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 
-from intermission.pipelines.transcode.frame_rate import rate_of
+from intermission.pipelines.transcode.frame_rate import mean_of, rate_of
 
 NTSC = [Fraction(n * 1000, 1001) for n in (15, 24, 30, 48, 60, 120)]
 WHOLE = [Fraction(n) for n in (1, 10, 12, 24, 25, 30, 50, 60, 120)]
@@ -51,12 +51,34 @@ def test_a_rate_that_is_none_of_the_usual_stays() -> None:
     assert f"{float(rate_of(shown, 2000 * 3002, 90_000)):.3f}" == "29.980"
 
 
-def test_the_average_of_one_that_varies() -> None:
-    steps = [1_800, 3_600, 7_200] * 20
-    shown = [0, *accumulate(steps)]
-    assert rate_of(shown, shown[-1] + 1_800, 90_000) == Fraction(61 * 90_000, 253_800)
-    slides = [0, 90_000, 450_000]
-    assert rate_of(slides, 900_000, 90_000) == Fraction(3, 10)
+def at_distances(*ms: int) -> list[int]:
+    """Frames shown at these distances, in milliseconds; at 90,000 ticks a second."""
+    return [0, *accumulate(step * 90 for step in ms)]
+
+
+@pytest.mark.parametrize(
+    ("ms", "fastest"),
+    [
+        ([20, 40, 80] * 20, 50),
+        ([50, 33] * 40, 30),
+        ([1000, 4000], 1),
+        ([40] * 500 + [20] * 20, 50),
+        ([40] * 20 + [20] * 500, 50),
+        ([17, 17, 16] * 20 + [50] * 50, 60),
+        ([40] * 100 + [7] + [40] * 100, 25),
+    ],
+    ids=["mixed", "alternating", "slides", "at last", "at first", "milliseconds", "joined"],
+)
+def test_the_maximum_of_one_that_varies(ms: list[int], fastest: Fraction) -> None:
+    shown = at_distances(*ms)
+    assert float(rate_of(shown, shown[-1] + 1_800, 90_000)) == pytest.approx(fastest, rel=0.002)
+
+
+def test_the_average_is_the_rate_of_a_regular_video() -> None:
+    varying = at_distances(*[20, 40, 80] * 20)
+    assert mean_of(varying, varying[-1] + 1_800, 90_000) == Fraction(61 * 90_000, 253_800)
+    cut = at_distances(*[40] * 100, 5000, *[40] * 100)
+    assert mean_of(cut, cut[-1] + 90_000, 90_000) == 25
 
 
 def test_a_single_frame_is_shown_as_long_as_it_is() -> None:

@@ -131,6 +131,14 @@ def test_hdr_is_named(transfer: int, named: str) -> None:
     assert [one.get("frameRate") for one in video.iterfind("{*}Representation")] == ["24000/1001"]
 
 
+def test_hls_names_the_highest_frame_rate_and_dash_the_average_too() -> None:
+    video_format = VideoFormat(Fraction(60), mean_fps=Fraction(45, 2))
+    assert "FRAME-RATE=60.000" in master_playlist([track((0, 4000))], [], video_format)
+    document = ElementTree.fromstring(manifest([track((0, 4000))], [], video_format))
+    assert [one.get("maxFrameRate") for one in document.iterfind(".//{*}AdaptationSet")] == ["60"]
+    assert [one.get("frameRate") for one in document.iterfind(".//{*}Representation")] == ["45/2"]
+
+
 def test_the_range_of_every_screen_is_not_named() -> None:
     video_format = VideoFormat(primaries=9, transfer=14, matrix=9)
     assert "VIDEO-RANGE" not in master_playlist([track((0, 4000))], [], video_format)

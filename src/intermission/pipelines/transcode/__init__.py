@@ -37,7 +37,7 @@ from intermission.pipelines.media_files import VIDEO_FILES
 from intermission.pipelines.transcode import ladder as ladders
 from intermission.pipelines.transcode.captions import language_of, text_of
 from intermission.pipelines.transcode.codecs import BY_CODEC, settings_of, usual, versions
-from intermission.pipelines.transcode.frame_rate import rate_of
+from intermission.pipelines.transcode.frame_rate import mean_of, rate_of
 from intermission.pipelines.transcode.ladder import Ladder, Renditions
 from intermission.pipelines.transcode.languages import LanguageTag
 from intermission.pipelines.transcode.mp4_file import named, write_mp4
@@ -149,6 +149,7 @@ def renditions(
         ctx.log.info("%s is skipped: %s", one.name, one.reason)
     shown, _ = _stamps(probe, probe.video)
     chosen.fps = str(rate_of(shown, probe.video.end, probe.video.scale))
+    chosen.mean_fps = str(mean_of(shown, probe.video.end, probe.video.scale))
     chosen.longest_segment = longest_segment(probe.video, shown, segment_seconds)
     return chosen
 

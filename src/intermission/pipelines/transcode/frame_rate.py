@@ -1,8 +1,8 @@
-"""The frame rate that players are told: arithmetic only.
+"""The frame rates that players are told: arithmetic only.
 
 Frames divided by duration is wrong: with one frame that is shown longer, or a gap where something
-was cut out, 23.976 becomes 23.9. So a video counts as regular if nearly all of its frames follow
-each other at the same distance, and that distance is the rate.
+was cut out, 23.976 becomes 23.9. So the distances between frames decide. HLS asks for the maximum,
+by which a player decides whether it can keep up; DASH for the average, where the rate varies.
 """
 
 from __future__ import annotations
@@ -21,17 +21,43 @@ _NTSC = Fraction(1000, 1001)
 
 
 def rate_of(shown: Sequence[int], end: int, scale: int) -> Fraction:
-    """The rate of frames shown at these times, in ticks; the average where it varies."""
+    """The highest rate of frames shown at these times, in ticks."""
     steps = [after - at for at, after in pairwise(shown)]
-    usual = median_low(steps) if steps else 0
+    if not steps:
+        return _average(shown, end, scale)
     jitter = int(_JITTER_S * scale)
-    even = [step for step in steps if abs(step - usual) <= jitter]
+    even = _even(steps, jitter)
     odd = len(steps) - len(even)
-    if len(even) < _EVEN_MIN or odd > max(1, _ODD_MAX * len(steps)):
-        return Fraction(len(shown) * scale, max(1, end)).limit_denominator(1001)
     rate = Fraction(len(even) * scale, max(1, sum(even)))
     # Every run of frames begins and ends with a stamp that may have been rounded.
-    return _nominal(rate, (odd + 1) * _JITTER_S * scale / max(1, sum(even)))
+    runs = min(odd + 1, len(even))
+    return _nominal(rate, runs * _JITTER_S * scale / max(1, sum(even)))
+
+
+def mean_of(shown: Sequence[int], end: int, scale: int) -> Fraction:
+    """The average rate; that of a regular video without its gaps."""
+    steps = [after - at for at, after in pairwise(shown)]
+    even = _even(steps, int(_JITTER_S * scale)) if steps else []
+    odd = len(steps) - len(even)
+    if len(even) < _EVEN_MIN or odd > max(1, _ODD_MAX * len(steps)):
+        return _average(shown, end, scale)
+    return rate_of(shown, end, scale)
+
+
+def _even(steps: Sequence[int], jitter: int) -> list[int]:
+    """The distances of frames at the highest rate.
+
+    Two in a row must be alike, because one alone may be a seam. Only if there are none, the
+    shortest of all counts.
+    """
+    alike = [max(pair) for pair in pairwise(steps) if abs(pair[0] - pair[1]) <= jitter]
+    shortest = min(alike, default=min(steps))
+    usual = median_low([step for step in steps if abs(step - shortest) <= 2 * jitter])
+    return [step for step in steps if abs(step - usual) <= jitter]
+
+
+def _average(shown: Sequence[int], end: int, scale: int) -> Fraction:
+    return Fraction(len(shown) * scale, max(1, end)).limit_denominator(1001)
 
 
 def _nominal(rate: Fraction, error: Fraction) -> Fraction:

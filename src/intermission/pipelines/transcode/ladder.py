@@ -52,7 +52,9 @@ class Renditions(BaseModel):
     chosen: list[Rendition]
     skipped: list[Skipped]
     fps: str = ""
-    """Frames per second in each of them, as a fraction: 24000/1001."""
+    """The most frames per second in each of them, as a fraction: 24000/1001."""
+    mean_fps: str = ""
+    """The average, which is the same in a regular video."""
     longest_segment: int = 0
     """Ticks of the longest segment in each of them."""
 

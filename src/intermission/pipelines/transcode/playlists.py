@@ -95,10 +95,13 @@ class VideoFormat:
     """What all renditions of a video have in common."""
 
     fps: Fraction | None = None
+    """The highest frame rate."""
     primaries: int = BT709
     transfer: int = BT709
     matrix: int = BT709
     """As ITU-T H.273 numbers them."""
+    mean_fps: Fraction | None = None
+    """The average frame rate, if it is another."""
 
     @property
     def hls(self) -> str:
@@ -255,11 +258,13 @@ def manifest(
         "<Period>",
     ]
     if video:
-        lines.append('<AdaptationSet contentType="video" mimeType="video/mp4" '
+        fastest = f'maxFrameRate="{video_format.fps}" ' if video_format.fps else ""
+        lines.append(f'<AdaptationSet contentType="video" mimeType="video/mp4" {fastest}'
                      'segmentAlignment="true" startWithSAP="1">')  # fmt: skip
         lines += video_format.dash()
         for track in video:
-            rate = f' frameRate="{video_format.fps}"' if video_format.fps else ""
+            fps = video_format.mean_fps or video_format.fps
+            rate = f' frameRate="{fps}"' if fps else ""
             size = f' width="{track.width}" height="{track.height}"'
             lines += _representation(track, folder, size + rate)
         lines.append("</AdaptationSet>")

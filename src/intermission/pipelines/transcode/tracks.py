@@ -97,8 +97,9 @@ def video_format_of(probe: Probed, renditions: Renditions, hdr: str) -> VideoFor
     video = probe.video
     if video is None:
         return VideoFormat()
-    fps = Fraction(renditions.fps) if renditions.fps else None
-    return VideoFormat(fps, *video.tags(tone_map=is_mapped(video, hdr)))
+    tags = video.tags(tone_map=is_mapped(video, hdr))
+    fps, mean_fps = Fraction(renditions.fps), Fraction(renditions.mean_fps)
+    return VideoFormat(fps, *tags, mean_fps=mean_fps)
 
 
 def entrypoints(
