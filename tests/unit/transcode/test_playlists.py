@@ -179,6 +179,23 @@ def test_languages_are_named_as_players_expect() -> None:
     assert found == ["de", "en", None]
 
 
+@pytest.mark.parametrize("channels", [1, 2, 6])
+def test_the_number_of_channels_is_told(channels: int) -> None:
+    audio = [spoken("de").model_copy(update={"channels": channels})]
+    master = master_playlist([track((0, 4000))], audio, VideoFormat())
+    assert [one["CHANNELS"] for one in media_lines(master)] == [f'"{channels}"']
+    document = ElementTree.fromstring(manifest([track((0, 4000))], audio, VideoFormat()))
+    video, heard = document.iterfind(".//{*}Representation")
+    assert video.find("{*}AudioChannelConfiguration") is None
+    (told, template) = heard  # in the order of the schema
+    assert told.tag.endswith("}AudioChannelConfiguration")
+    assert told.attrib == {
+        "schemeIdUri": "urn:mpeg:dash:23003:3:audio_channel_configuration:2011",
+        "value": str(channels),
+    }
+    assert template.tag.endswith("}SegmentTemplate")
+
+
 @pytest.mark.parametrize(
     "text", ['de"', "de\n#EXT-X-ENDLIST", "de\r\nevil.m3u8", "de\0\x1b", "de\u2028", "<b>de</b>"]
 )

@@ -25,6 +25,8 @@ TEXT_FOLDER = "subtitles/0"
 TEXT_NAME = "subtitles.vtt"
 _RANGES = {PQ: "PQ", HLG: "HLG"}
 _CICP = "urn:mpeg:mpegB:cicp"
+_CHANNELS = "urn:mpeg:dash:23003:3:audio_channel_configuration:2011"
+"""Its values are those of ISO/IEC 23003-3, which for mono, stereo and 5.1 count the channels."""
 
 
 def segment_name(number: int) -> str:
@@ -283,6 +285,7 @@ def _representation(track: PlaylistTrack, folder: str, attributes: str) -> list[
     lines = [
         f"<Representation id={quoteattr(track.name)} codecs={quoteattr(track.codecs)} "
         f'bandwidth="{track.peak_bps}"{attributes}>',
+        *_channels(track),
         f'<SegmentTemplate timescale="{track.scale}" initialization="{where}/init.mp4" '
         f'media="{where}/seg_$Number%05d$.m4s" startNumber="0">',
         "<SegmentTimeline>",
@@ -293,3 +296,8 @@ def _representation(track: PlaylistTrack, folder: str, attributes: str) -> list[
         lines.append(f'<S{begins} d="{ticks}"' + (f' r="{more}"/>' if more else "/>"))
         begins = ""
     return [*lines, "</SegmentTimeline>", "</SegmentTemplate>", "</Representation>"]
+
+
+def _channels(track: PlaylistTrack) -> Iterator[str]:
+    if track.channels:
+        yield f'<AudioChannelConfiguration schemeIdUri="{_CHANNELS}" value="{track.channels}"/>'
