@@ -9,14 +9,18 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
+from io import BytesIO
 from pathlib import Path
 
 import av
 import pytest
+from av.container import InputContainer
 from command_line import Cli, until
 
 import media_samples
 from intermission.backends.store.objects import ObjectStore
+from intermission.media.fmp4 import boxes
 from servers.seaweed import S3Server
 from transcoding import REF
 
@@ -127,6 +131,34 @@ def test_frames_to_find_a_moment_by_and_one_file_of_all(cli: Cli, video: Path) -
         at = (n // 5 * 120 + 60) * frame.planes[0].line_size + n % 5 * 160 + 80
         level = (n * media_samples.FPS * 4 % 256 - 16) * 255 / 219
         assert abs(grey[at] - min(max(level, 0), 255)) < 12, f"frame {n}"
+
+
+def test_one_file_of_all_plays_while_it_is_loaded(cli: Cli, video: Path) -> None:
+    """Its index comes first, names every sample, and no fragments follow."""
+    cli("run", REF, video, *LADDER, "--mp4", "90p")
+    path = videos(cli) / "90p.mp4"
+    data = path.read_bytes()
+    found = dict(boxes(data, 0, len(data)))
+    assert list(found) == [b"ftyp", b"moov", b"mdat"]
+    assert b"mvex" not in dict(boxes(data, *found[b"moov"]))
+    whole = b"".join(
+        (videos(cli) / "90p" / name).read_bytes() for name in told(videos(cli) / "90p/index.m3u8")
+    )
+    with av.open(str(path)) as one, av.open(BytesIO(whole), "r") as segments:
+        assert one.duration == pytest.approx(6_000_000, abs=22_000)
+        assert one.streams.video[0].frames == 6 * media_samples.FPS
+        assert packets(one) == packets(segments)
+        one.seek(4_000_000)
+        assert next(one.decode(video=0)).time == pytest.approx(4)
+
+
+def packets(container: InputContainer) -> list[tuple[bytes, Fraction, Fraction, bool]]:
+    """The frames of a file as they are stored, and when each is decoded and shown."""
+    return [
+        (bytes(one), one.dts * one.time_base, one.pts * one.time_base, one.is_keyframe)
+        for one in container.demux(video=0)
+        if one.dts is not None and one.pts is not None and one.time_base is not None
+    ]
 
 
 def test_there_is_no_file_of_a_rendition_that_is_not_there(cli: Cli, video: Path) -> None:

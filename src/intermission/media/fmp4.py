@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 _KEY, _NOT_KEY = 0x02000000, 0x01010000
 _STYP = b"\x00\x00\x00\x14stypmsdh\x00\x00\x00\x00msdh"
@@ -31,6 +32,17 @@ class Sample:
     data: bytes
     pts: int
     is_key: bool
+
+
+class SampleRow(NamedTuple):
+    """What a segment says about one of its samples."""
+
+    length: int
+    """Ticks until the next one is decoded."""
+    size_bytes: int
+    is_key: bool
+    shift: int
+    """Ticks from when it is decoded until it is shown."""
 
 
 @dataclass(frozen=True)
@@ -131,16 +143,34 @@ def read_segment(data: bytes) -> Segment:
 
 def first_sample(data: bytes) -> bytes:
     """The first sample of a segment, which is a key frame. Raises `NotASegment`."""
+    rows = sample_rows(data)
+    if not rows:
+        raise NotASegment("it has no samples")
+    return payload(data)[: rows[0].size_bytes]
+
+
+def sample_rows(data: bytes) -> list[SampleRow]:
+    """What a segment says about each of its samples. Raises `NotASegment`."""
     try:
         found = dict(boxes(data, 0, len(data)))
         traf = dict(boxes(data, *dict(boxes(data, *found[b"moof"]))[b"traf"]))
         at, stop = traf[b"trun"]
         (flags,) = struct.unpack_from(">I", data, at)
         rows = _rows(flags, data[at + 12 : stop], data[slice(*traf[b"tfhd"])])
-        begins = found[b"mdat"][0]
-        return data[begins : begins + rows[0][1]]
-    except (KeyError, IndexError, struct.error) as e:
+    except (KeyError, struct.error) as e:
         raise NotASegment(str(e)) from e
+    return [
+        SampleRow(length, size_bytes, flags == _KEY, shift)
+        for length, size_bytes, flags, shift in rows
+    ]
+
+
+def payload(data: bytes) -> bytes:
+    """The samples of a segment, one after the other. Raises `NotASegment`."""
+    found = dict(boxes(data, 0, len(data)))
+    if b"mdat" not in found:
+        raise NotASegment("it has no samples")
+    return data[slice(*found[b"mdat"])]
 
 
 def _rows(flags: int, rows: bytes, tfhd: bytes) -> list[tuple[int, int, int, int]]:

@@ -320,7 +320,7 @@ def storyboard(
     return bool(whole)
 
 
-@step(version=1, publish="{version}{name}")
+@step(version=2, publish="{version}{name}")
 def mp4_file(
     ctx: Context,
     probe: Probed,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from intermission import Context
 from intermission.errors import Permanent
-from intermission.media.mux import beginning, fragment, in_order
+from intermission.media.fmp4 import payload, sample_rows
+from intermission.media.mux import MuxTrack, header, in_order
 from intermission.pipelines.transcode.playlists import PlaylistTrack
 from intermission.pipelines.transcode.results import AUDIO_HZ, Encoded, EncodedAudio
 from intermission.pipelines.transcode.tracks import SegmentPaths, audio_track_of
@@ -33,23 +35,29 @@ def write_mp4(
     encoded: Sequence[Encoded | None],
     audio: EncodedAudio | None,
 ) -> None:
-    """`720p.mp4`: the video of a rendition with the first audio track."""
-    video = SegmentPaths(track.name, encoded)
-    audio_track = None if audio is None else audio_track_of(audio)
-    segments = [] if audio_track is None else audio_track.segments
+    """`720p.mp4`: the video of a rendition with the first audio track.
+
+    Every segment is read twice: for the index, which comes first, and for its data.
+    """
+    paths = SegmentPaths(track.name, encoded)
+    files = [[paths[name] for name in _names(track)]]
+    starts = [[segment.start / track.scale for segment in track.segments], []]
+    if audio is not None:
+        heard = audio_track_of(audio)
+        files.append([audio.files[f"{heard.name}/{name}"] for name in _names(heard)])
+        starts[1] = [segment.start / AUDIO_HZ for segment in heard.segments]
+    order = in_order(*starts)
     with ctx.out(f"{track.name}.mp4").open("wb") as file:
-        audio_init = None
-        if audio is not None and audio_track is not None:
-            audio_init = audio.files[f"{audio_track.name}/init.mp4"].read_bytes()
-        file.write(beginning(video["init.mp4"].read_bytes(), audio_init))
-        order = in_order(
-            (segment.start / track.scale for segment in track.segments),
-            (segment.start / AUDIO_HZ for segment in segments),
-        )
-        for number, (is_audio, n) in enumerate(order, 1):
-            if is_audio and audio is not None and audio_track is not None:
-                path = audio.files[f"{audio_track.name}/{segments[n].name}"]
-            else:
-                path = video[track.segments[n].name]
-            file.write(fragment(path.read_bytes(), number, is_second=is_audio))
+        file.write(header([_indexed(one) for one in files], order))
+        for number, (one, n) in enumerate(order, 1):
+            file.write(payload(files[one][n + 1].read_bytes()))
             ctx.progress(number / len(order))
+
+
+def _names(track: PlaylistTrack) -> list[str]:
+    return ["init.mp4", *(segment.name for segment in track.segments)]
+
+
+def _indexed(files: Sequence[Path]) -> MuxTrack:
+    init, *segments = files
+    return MuxTrack(init.read_bytes(), [sample_rows(one.read_bytes()) for one in segments])
