@@ -67,9 +67,7 @@ def examine(fd: int, kind: Kind, limits: Limits) -> Examined:
     with open_container(fd, kind, limits) as container:
         _refuse_streams(container, limits)
         is_size_known = all(stream.width for stream in container.streams.video)
-    if (
-        not is_size_known
-    ):  # the decoder refused frames beyond the limit: the header tells their size
+    if not is_size_known:  # frames beyond the limit were refused: the header tells their size
         with open_container(fd, kind, limits, codecs=_NO_CODEC) as container:
             _refuse_sizes(container, limits)
     with open_container(fd, kind, limits) as container:
