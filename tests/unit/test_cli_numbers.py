@@ -13,7 +13,6 @@ from intermission.cli import progress_stats as meter_module
 from intermission.cli.formatting import count, duration, rate, size, table
 from intermission.cli.plain_reporter import PlainReporter
 from intermission.cli.progress_stats import Meter
-from intermission.cli.report import exit_code
 from intermission.errors import EnvironmentFault, SourceError
 from intermission.model import Job, JobRow, JobState, Source, StepKind, StepSpec, TaskState
 from intermission.operations import RunReport, SourceRun
@@ -135,13 +134,13 @@ def test_exit_codes() -> None:
     failed = opened({TaskState.FAILED: 1}, JobState.FAILED)
     full = SourceRun(Path("/talk.mp4"), error=EnvironmentFault("full"))
     missing = SourceRun(Path("/talk.mp4"), error=SourceError("missing"))
-    assert exit_code(RunReport([done, done])) == 0
-    assert exit_code(RunReport([done, failed])) == 3
-    assert exit_code(RunReport([done, full])) == 3
-    assert exit_code(RunReport([failed, missing])) == 1
-    assert exit_code(RunReport([failed, full])) == 4
-    assert exit_code(RunReport([done, failed], "SIGTERM")) == 75
-    assert exit_code(RunReport([done, done], "SIGTERM")) == 0, "nothing is left to do"
+    assert RunReport([done, done]).exit_code == 0
+    assert RunReport([done, failed]).exit_code == 3
+    assert RunReport([done, full]).exit_code == 3
+    assert RunReport([failed, missing]).exit_code == 1
+    assert RunReport([failed, full]).exit_code == 4
+    assert RunReport([done, failed], "SIGTERM").exit_code == 75
+    assert RunReport([done, done], "SIGTERM").exit_code == 0, "nothing is left to do"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from intermission.backends.interruption.imds import BUDGET_MAX_S
-from intermission.cli.report import INTERRUPTED
+from intermission.errors import Interrupted
 from intermission.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def document(name: str) -> dict[str, Any]:
 def test_an_interruption_starts_it_again_and_a_failure_does_not() -> None:
     service = unit()["Service"]
     assert service["Restart"] == "on-failure"
-    assert service["RestartForceExitStatus"] == str(INTERRUPTED)
+    assert service["RestartForceExitStatus"] == str(Interrupted.exit_code)
     assert service["RestartPreventExitStatus"].split() == ["1", "2", "3"]
     assert unit()["Unit"]["StartLimitIntervalSec"] == "0"
 

@@ -1,4 +1,4 @@
-"""The end of a run: its exit code, its outputs and its summary."""
+"""The end of a run: its outputs and its summary."""
 
 from __future__ import annotations
 
@@ -9,24 +9,10 @@ from typing import TYPE_CHECKING
 
 from intermission.cli.command import AGAIN, say
 from intermission.cli.formatting import count, duration, near, skipped_text
+from intermission.errors import Interrupted
 
 if TYPE_CHECKING:
     from intermission.operations import RunReport, SourceRun
-
-INTERRUPTED = 75
-SOME_FAILED = 3
-
-
-def exit_code(report: RunReport) -> int:
-    """0 done, 3 some sources failed, 75 interrupted; else what stopped the worst of them."""
-    undone = [run for run in report.sources if not run.done]
-    if not undone:  # even if it was asked to stop meanwhile
-        return 0
-    if report.interrupted is not None:
-        return INTERRUPTED
-    if len(undone) < len(report.sources):
-        return SOME_FAILED
-    return max(1 if run.error is None else run.error.exit_code for run in undone)
 
 
 def print_outputs(report: RunReport) -> None:
@@ -45,7 +31,7 @@ def print_summary(report: RunReport, took_s: float | None) -> None:
         say(skipped_text(report.skipped))
     if took_s is not None and any(run.row for run in report.sources):
         say(_tasks_line(report, took_s))
-    if exit_code(report) == INTERRUPTED:
+    if report.exit_code == Interrupted.exit_code:
         say(f"interrupted ({report.interrupted}). {AGAIN}")
 
 

@@ -117,7 +117,7 @@ def carry_out(
 ) -> int:
     """Run, show the progress, print the outcome; the exit code."""
     from intermission.cli.quiet_reporter import QuietReporter
-    from intermission.cli.report import exit_code, print_outputs, print_summary
+    from intermission.cli.report import print_outputs, print_summary
     from intermission.operations import run as run_sources
     from intermission.operations.documents import RunDocument
 
@@ -129,10 +129,10 @@ def carry_out(
         display.finish()
     print_summary(report, None if quiet else time.monotonic() - started_s)
     if as_json or as_jsonl:
-        emit(RunDocument.of(report, exit_code(report)))
+        emit(RunDocument.of(report))
     else:
         print_outputs(report)
-    return exit_code(report)
+    return report.exit_code
 
 
 def _display(ref: str, as_jsonl: bool) -> Display:

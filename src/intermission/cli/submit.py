@@ -11,13 +11,14 @@ import typer
 from intermission.cli import options
 from intermission.cli.command import say
 from intermission.cli.formatting import near, skipped_text
-from intermission.cli.jsonout import emit, fields
+from intermission.cli.jsonout import emit
 from intermission.cli.pipeline_commands import split_words
 from intermission.errors import IntermissionError, UsageError
 
 if TYPE_CHECKING:
     from intermission.composition.fleet import Fleet
     from intermission.composition.locations import Location
+    from intermission.operations.documents import SubmittedJob
     from intermission.pipeline import Pipeline
 
 
@@ -90,24 +91,20 @@ def _submit_all(
     as_json: bool,
 ) -> int:
     from intermission.cli.command import complain
-    from intermission.operations.documents import ErrorDocument
+    from intermission.operations.documents import SubmittedDocument
+    from intermission.operations.submit import submit_each
 
-    documents: list[dict[str, object]] = []
+    documents: list[SubmittedJob] = []
     failed: IntermissionError | None = None
-    for place in places:
-        try:
-            key, is_new = fleet.submit(pipeline, place, params, **how)
-        except IntermissionError as e:
-            failed = e
-            complain(f"{near(place)}: {e}")
-            error = fields(ErrorDocument.of(e))
-            documents.append({"source": str(place), "job": None, "error": error})
-            continue
-        documents.append({"source": str(place), "job": key, "new": is_new})
-        if not as_json:
-            print(key)
+    for one in submit_each(fleet, pipeline, places, params, **how):
+        documents.append(one.document())
+        if one.error is not None:
+            failed = one.error
+            complain(f"{near(one.place)}: {one.error}")
+        elif not as_json:
+            print(one.key)
     if as_json:
-        emit({"event": "submitted", "jobs": documents})
+        emit({"event": "submitted"}, SubmittedDocument(jobs=documents))
     if failed is None:
         return 0
     return failed.exit_code if len(places) == 1 else 3

@@ -84,9 +84,12 @@ class Submission:
     """Closes the ledger, and gives the workspace up."""
 
 
-def start_reaper() -> Reaper:
-    """The parent of the slots: to be forked before anything opens a ledger or starts a thread."""
-    return Reaper(slot.main)
+def start_reaper(*, own_interpreter: bool = False) -> Reaper:
+    """The parent of the slots: to be forked before anything opens a ledger or starts a thread.
+
+    In an interpreter of its own it may be started at any time.
+    """
+    return Reaper(slot.main, own_interpreter=own_interpreter)
 
 
 class App:

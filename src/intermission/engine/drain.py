@@ -42,22 +42,27 @@ class Drain:
 
     @contextmanager
     def listening(self) -> Generator[int, None, None]:
-        """SIGTERM and SIGINT ask. Yields a file descriptor that anybody who asks makes readable."""
+        """SIGTERM and SIGINT ask. Yields a file descriptor that anybody who asks makes readable.
+
+        Outside the main thread, where Python allows no handlers, signals are left to the program.
+        """
         read, write = os.pipe()
         os.set_blocking(write, False)
+        is_main = threading.current_thread() is threading.main_thread()
         before = {
             number: signal.signal(number, lambda n, _: self.ask(signal.Signals(n).name))
-            for number in (signal.SIGTERM, signal.SIGINT)
+            for number in ((signal.SIGTERM, signal.SIGINT) if is_main else ())
         }
         # The handler alone would be too late for a signal that comes just before the wait.
-        old = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        old = signal.set_wakeup_fd(write, warn_on_full_buffer=False) if is_main else -1
         self._wake = write
         try:
             yield read
         finally:
             with self._lock:
                 self._wake = None
-            signal.set_wakeup_fd(old)
+            if is_main:
+                signal.set_wakeup_fd(old)
             for number, handler in before.items():
                 signal.signal(number, handler)
             os.close(read)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from intermission import errors
 from intermission.composition.event_log import timestamp
 from intermission.composition.locations import location_of
 from intermission.model import Event, JobRow, JobState, TaskRow, TaskState, canonical
@@ -48,7 +49,7 @@ class JobDocument(BaseModel):
     updated: When
     steps: dict[str, dict[TaskState, int]]
 
-    def total(self, *states: TaskState) -> int:
+    def total(self, *states: str) -> int:
         """How many tasks it has in these states, or in any."""
         return sum(
             count
@@ -196,6 +197,13 @@ class ErrorDocument(BaseModel):
     def of(cls, error: IntermissionError) -> ErrorDocument:
         return cls(kind=type(error).__name__, message=error.message, remedy=error.remedy)
 
+    def exception(self) -> IntermissionError:
+        """The error itself again; its nearest plain relative where it carried more than text."""
+        kind = getattr(errors, self.kind, errors.IntermissionError)
+        if kind in (errors.WorkspaceBusy, errors.CorruptArtifact):
+            kind = errors.IntermissionError
+        return kind(self.message, remedy=self.remedy)
+
 
 class SourceRunDocument(BaseModel):
     """One source's part in a run."""
@@ -243,16 +251,44 @@ class RunDocument(BaseModel):
     sources: list[SourceRunDocument]
 
     @classmethod
-    def of(cls, report: RunReport, exit_code: int) -> RunDocument:
+    def of(cls, report: RunReport) -> RunDocument:
         sources = [SourceRunDocument.of(run) for run in report.sources]
         return cls(
-            exit_code=exit_code,
+            exit_code=report.exit_code,
             interrupted=report.interrupted,
             total=sum(source.total for source in sources),
             reused=sum(source.reused for source in sources),
             executed=sum(source.executed for source in sources),
             sources=sources,
         )
+
+    def raise_for_failure(self) -> RunDocument:
+        """This document, if every source is done; else raises why the first is not."""
+        for one in self.sources if self.exit_code else ():
+            if one.error is not None:
+                raise one.error.exception()
+            if one.state != JobState.DONE:
+                failed = "; ".join(f"{task.task}: {task.message}" for task in one.failures)
+                raise errors.TaskError(
+                    f"{one.source} is {one.state}: {failed or 'not all of its tasks are done'}.",
+                    remedy="Run it again: what failed gets a fresh set of attempts.",
+                )
+        return self
+
+
+class SubmittedJob(BaseModel):
+    """A source, and its job. `new` is false for a job that was there; both are null on an error."""
+
+    source: str
+    job: str | None
+    new: bool | None
+    error: ErrorDocument | None
+
+
+class SubmittedDocument(BaseModel):
+    """What became of each source that was submitted."""
+
+    jobs: list[SubmittedJob]
 
 
 class FailureDocument(BaseModel):
@@ -459,6 +495,22 @@ class TaskDetails(TaskDocument):
     logs: dict[str, str]
     history: list[EventDocument]
     history_after: int = 0
+
+
+class OutputDocument(BaseModel):
+    """A file that a job made."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    type: str
+    step: str
+
+
+class OutputList(BaseModel):
+    """What a job has made so far, in the order of its tasks."""
+
+    outputs: list[OutputDocument]
 
 
 class JobPage(BaseModel):

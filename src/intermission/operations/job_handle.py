@@ -6,7 +6,7 @@ a server. Both answer with the documents that `--json` prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Protocol
 from intermission.composition.app import App
 from intermission.composition.event_log import events_after, last_event
 from intermission.composition.locations import Location
-from intermission.errors import LedgerError, UsageError
+from intermission.errors import EnvironmentFault, LedgerError, UsageError, os_faults
 from intermission.maintenance.redo import redo
 from intermission.model import JobState, TaskState
 from intermission.operations import inspect
@@ -26,12 +26,14 @@ from intermission.operations.documents import (
     GroupDocument,
     JobDocument,
     LogDocument,
+    OutputDocument,
     TaskDetails,
     TaskDocument,
     WaitDocument,
     WhyDocument,
 )
 from intermission.operations.job_lookup import Found, all_jobs, each_job, find_job, find_task
+from intermission.operations.published_outputs import OutputFile, documents_of, outputs_of
 from intermission.operations.rendition_progress import groups_of
 from intermission.operations.waiting import waits_of
 from intermission.ports.ledger import every_task
@@ -71,6 +73,14 @@ class JobHandle(Protocol):
 
         With `fresh`, the named tasks go again even if they are done, without their receipts.
         """
+        ...
+
+    def outputs(self) -> list[OutputDocument]:
+        """What it has made so far."""
+        ...
+
+    def download(self, name: str, to: Path) -> None:
+        """Write the bytes of an output into a file. Raises `UsageError` where it has none such."""
         ...
 
 
@@ -217,6 +227,26 @@ class LedgerJob:
         if ids or not rows:
             changed += found.ledger.retry(job.key, ids or None)
         return changed
+
+    def outputs(self) -> list[OutputDocument]:
+        return documents_of(outputs_of(self._found.ledger, self._found.row.job))
+
+    def download(self, name: str, to: Path) -> None:
+        found = outputs_of(self._found.ledger, self._found.row.job)
+        if name not in found:
+            raise no_such_output(name, found)
+        _, file = found[name]
+        opened = OutputFile(self._found.workspace.open_store(), file)
+        with os_faults(f"writing {to}", EnvironmentFault, where=to), to.open("wb") as written:
+            for block in opened.blocks(0, file.size_bytes):
+                written.write(block)
+
+
+def no_such_output(name: str, known: Iterable[str]) -> UsageError:
+    return UsageError(
+        f"the job has no output {name!r}.",
+        remedy=f"It has made: {', '.join(known) or 'nothing so far'}.",
+    )
 
 
 def _end_of(path: Path, max_bytes: int | None) -> str:

@@ -13,12 +13,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from intermission.composition.fleet import Fleet
-from intermission.composition.locations import location_of
 from intermission.engine.publish import published_name
 from intermission.errors import CorruptArtifact
-from intermission.model import FileRef, JobRow, JobState
+from intermission.model import FileRef, Job, JobRow, JobState
+from intermission.operations.content_types import type_of
+from intermission.operations.documents import OutputDocument
 from intermission.pipeline.context import RESULT_NAME
-from intermission.ports.ledger import every_receipt
+from intermission.ports.ledger import Ledger, every_receipt
+from intermission.ports.store import Store
 
 CACHED_JOBS = 64
 """Done jobs whose list of outputs is remembered: a player asks for one segment after another."""
@@ -40,13 +42,13 @@ class PublishedOutputs:
     def of(self, row: JobRow) -> Outputs:
         """What a job has made so far, in the order of its tasks."""
         if row.state is not JobState.DONE:
-            return self._read(row)
+            return outputs_of(self._fleet.ledger, row.job)
         version = (row.job.key, row.updated_ms)
         with self._lock:
             if version in self._done:
                 self._done.move_to_end(version)
                 return self._done[version]
-        found = self._read(row)
+        found = outputs_of(self._fleet.ledger, row.job)
         with self._lock:
             self._done[version] = found
             while len(self._done) > CACHED_JOBS:
@@ -55,26 +57,41 @@ class PublishedOutputs:
 
     def open(self, row: JobRow, file: FileRef) -> OutputFile:
         """A file of a job. Raises `CorruptArtifact` when it is gone or has another size."""
-        return OutputFile(self._fleet, row, file)
+        return OutputFile(self._fleet.app.workspace_of_job(row.job).open_store(), file)
 
-    def _read(self, row: JobRow) -> Outputs:
-        found: dict[str, tuple[str, FileRef]] = {}
-        for task, output in every_receipt(self._fleet.ledger, row.job.key):
-            spec = row.job.step(task.step)
-            if spec.publish is None or spec.entrypoints:  # they lead to the same files
-                continue
-            for file in output.files:
-                if file.name != RESULT_NAME:
-                    found[published_name(row.job, spec, task.index, file)] = spec.name, file
-        return found
+
+def outputs_of(ledger: Ledger, job: Job) -> Outputs:
+    """What a job has made so far, as its ledger knows it."""
+    found: dict[str, tuple[str, FileRef]] = {}
+    for task, output in every_receipt(ledger, job.key):
+        spec = job.step(task.step)
+        if spec.publish is None or spec.entrypoints:  # they lead to the same files
+            continue
+        for file in output.files:
+            if file.name != RESULT_NAME:
+                found[published_name(job, spec, task.index, file)] = spec.name, file
+    return found
+
+
+def documents_of(outputs: Outputs) -> list[OutputDocument]:
+    return [
+        OutputDocument(
+            name=name,
+            size_bytes=file.size_bytes,
+            sha256=file.sha256,
+            type=type_of(name),
+            step=step,
+        )
+        for name, (step, file) in outputs.items()
+    ]
 
 
 class OutputFile:
     """One output, ready to be read. Its hash is not checked first: a player that seeks would have
     it read whole every time."""
 
-    def __init__(self, fleet: Fleet, row: JobRow, file: FileRef) -> None:
-        self._store = fleet.app.workspace(location_of(row.job.source)).open_store()
+    def __init__(self, store: Store, file: FileRef) -> None:
+        self._store = store
         self._file = file
         stat = self._store.stat(file.key)
         if stat is None or stat.size_bytes != file.size_bytes:

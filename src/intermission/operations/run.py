@@ -25,7 +25,7 @@ from intermission.engine.lease_renewer import LeaseRenewer
 from intermission.engine.publish import publish
 from intermission.engine.step_stats import StepStats
 from intermission.engine.worker import Worker
-from intermission.errors import EnvironmentFault, IntermissionError, WorkspaceBusy
+from intermission.errors import EnvironmentFault, IntermissionError, Interrupted, WorkspaceBusy
 from intermission.maintenance.preview import Previews
 from intermission.model import FINISHED, Job, JobRow, JobState, TaskRow, TaskState
 from intermission.pipeline import Pipeline
@@ -33,6 +33,8 @@ from intermission.ports.ledger import Ledger, every_receipt, every_task
 from intermission.scratch import Scratch, source_entry
 
 FAILURES_SHOWN = 5
+SOME_FAILED = 3
+"""The exit code of a run of which some sources are done."""
 log = logging.getLogger(__name__)
 
 
@@ -99,6 +101,18 @@ class RunReport:
     """Why the run stopped before its end."""
     skipped: int = 0
     """Files of folders that the pipeline does not take."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 3 some sources failed, 75 interrupted; else what stopped the worst of them."""
+        undone = [run for run in self.sources if not run.done]
+        if not undone:  # even if it was asked to stop meanwhile
+            return 0
+        if self.interrupted is not None:
+            return Interrupted.exit_code
+        if len(undone) < len(self.sources):
+            return SOME_FAILED
+        return max(1 if run.error is None else run.error.exit_code for run in undone)
 
 
 def run(

@@ -7,12 +7,14 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 
 from intermission.backends.http.api_client import ApiClient, segment
+from intermission.backends.http.client import measured
 from intermission.composition.locations import as_location
-from intermission.errors import LedgerError, NotFound, UsageError
+from intermission.errors import LedgerError, NotFound, StoreError, UsageError
 from intermission.model import JobState, TaskState
 from intermission.operations.documents import (
     EventDocument,
@@ -28,6 +30,8 @@ from intermission.operations.documents import (
     LimitDocument,
     LimitList,
     LogDocument,
+    OutputDocument,
+    OutputList,
     PrunedPage,
     PutBack,
     Retried,
@@ -38,7 +42,7 @@ from intermission.operations.documents import (
     WaitList,
     WhyDocument,
 )
-from intermission.operations.job_handle import LOOK_EVERY_S
+from intermission.operations.job_handle import LOOK_EVERY_S, no_such_output
 from intermission.operations.job_lookup import no_such_job
 
 D = TypeVar("D", bound=BaseModel)
@@ -76,6 +80,10 @@ class ServerApi:
             cursor = page.next
             if cursor is None:
                 return
+
+    def fetch_file(self, doing: str, path: str, to: Path) -> None:
+        """Write what a call is answered with into a file."""
+        self._client.fetch_file(doing, path, to)
 
     def job(self, name: str) -> ServerJob:
         """The newest job of a source, or the one whose key begins with `name`."""
@@ -228,3 +236,17 @@ class ServerJob:
         body = {"names": list(tasks), "fresh": fresh}
         path = f"{self._path}/retry"
         return self._api.read(Retried, "retrying", "POST", path, body).put_back
+
+    def outputs(self) -> list[OutputDocument]:
+        path = f"{self._path}/outputs"
+        return self._api.read(OutputList, "listing outputs", "GET", path).outputs
+
+    def download(self, name: str, to: Path) -> None:
+        known = {output.name: output for output in self.outputs()}
+        if name not in known:
+            raise no_such_output(name, known)
+        self._api.fetch_file(f"downloading {name}", f"{self._path}/outputs/{quote(name)}", to)
+        if measured(to)[1] != known[name].sha256:
+            raise StoreError(
+                f"{name} arrived with other bytes than the server has.", remedy="Download it again."
+            )

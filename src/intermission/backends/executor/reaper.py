@@ -1,27 +1,31 @@
 """The reaper: a small process between a worker and its slots, so that nothing outlives it.
 
-It is forked from the worker before the worker has threads or open ledgers, and does three
-things: it forks slots, each in a process group of its own; it kills a slot's group when told
-to, or when the slot dies; and when the worker is gone, however it went, it kills them all.
-Orphans of a slot that left its group come to the reaper as their new parent and are killed
-too. If the reaper itself is killed, its slots are killed by the kernel, and whatever they
-had started comes to a second reaper, the first one's parent, which waits for that, cleans up and
-forks another. If the second is killed, the first ends its slots and takes its place. So one of
-them is left to clean up when the worker is killed with the other, and a killed reaper costs the
-tasks in flight and nothing else.
+It is forked from the worker before the worker has threads or open ledgers, or is started as an
+interpreter of its own where that moment has passed, as in a notebook. It does three things: it
+forks slots, each in a process group of its own; it kills a slot's group when told to, or when
+the slot dies; and when the worker is gone, however it went, it kills them all. Orphans of a
+slot that left its group come to the reaper as their new parent and are killed too. If the
+reaper itself is killed, its slots are killed by the kernel, and whatever they had started comes
+to a second reaper, the first one's parent, which waits for that, cleans up and forks another.
+If the second is killed, the first ends its slots and takes its place. So one of them is left to
+clean up when the worker is killed with the other, and a killed reaper costs the tasks in flight
+and nothing else.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
@@ -39,18 +43,27 @@ SlotMain = Callable[[Connection], None]
 
 
 class Reaper:
-    """The worker's end. Create it first, from a process with a single thread."""
+    """The worker's end. Create it first, from a process with a single thread.
 
-    def __init__(self, slot_main: SlotMain) -> None:
-        if threading.active_count() > 1:
+    With `own_interpreter` any process may create it, at any time: what its threads hold and what
+    it has open is not inherited. `slot_main` is imported there by its name.
+    """
+
+    def __init__(self, slot_main: SlotMain, *, own_interpreter: bool = False) -> None:
+        if threading.active_count() > 1 and not own_interpreter:
             raise RuntimeError("a reaper must be forked before any thread is started")
         self._control, theirs = socket.socketpair()
         self._lock = threading.Lock()
         self._groups: dict[int, int] = {}
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._control.close()
-            _become_second_reaper(theirs, slot_main)
+        self._interpreter: subprocess.Popen[bytes] | None = None
+        if own_interpreter:
+            self._interpreter = _start_interpreter(theirs, slot_main)
+            self.pid = self._interpreter.pid
+        else:
+            self.pid = os.fork()
+            if self.pid == 0:
+                self._control.close()
+                _become_second_reaper(theirs, slot_main)
         theirs.close()
 
     def fileno(self) -> int:
@@ -113,8 +126,39 @@ class Reaper:
             while _receive(self._control) is not None:  # who is there may not be our child
                 pass
         self._control.close()
+        if self._interpreter is not None:
+            self._interpreter.wait()
+            return
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
+
+
+_INTERPRETER = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[3])
+from intermission.backends.executor.reaper import serve
+serve(int(sys.argv[1]), sys.argv[2])
+"""
+
+
+def _start_interpreter(control: socket.socket, slot_main: SlotMain) -> subprocess.Popen[bytes]:
+    """A reaper that shares nothing with this process but the control socket."""
+    name = f"{slot_main.__module__}:{slot_main.__qualname__}"
+    arguments = (str(control.fileno()), name, json.dumps(sys.path))
+    return subprocess.Popen(
+        [sys.executable, "-c", _INTERPRETER, *arguments],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(control.fileno(),),
+        start_new_session=True,  # an interrupt from the terminal is the worker's
+    )
+
+
+def serve(control_fd: int, slot_main: str) -> NoReturn:
+    """Be the reaper of the process that started this interpreter."""
+    module, _, name = slot_main.partition(":")
+    _become_second_reaper(
+        socket.socket(fileno=control_fd), getattr(import_module(module), name), leads_session=True
+    )
 
 
 def _receive(control: socket.socket) -> bytes | None:
@@ -135,13 +179,16 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _become_second_reaper(control: socket.socket, slot_main: SlotMain) -> NoReturn:
+def _become_second_reaper(
+    control: socket.socket, slot_main: SlotMain, *, leads_session: bool = False
+) -> NoReturn:
     """Fork the reaper proper, clean up after it, and replace one that was killed.
 
     The reaper comes back here when its parent was killed: it is the second one from then on.
     """
     try:
-        os.setsid()
+        if not leads_session:
+            os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         _silence()

@@ -9,11 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from intermission.backends.http.client import LEDGER, PATIENCE_S, measured, server
-from intermission.errors import EnvironmentFault, LedgerError, fault_from_os
+from intermission.backends.http.client import (
+    BLOCK_BYTES,
+    LEDGER,
+    PATIENCE_S,
+    STORE,
+    measured,
+    server,
+)
+from intermission.errors import EnvironmentFault, LedgerError, fault_from_os, os_faults
+
+if TYPE_CHECKING:
+    import httpx
 
 API = "/api/v1"
 
@@ -85,6 +95,17 @@ class ApiClient:
             )
         except OSError as e:
             raise fault_from_os(e, doing, EnvironmentFault, where=file) from e
+
+    def fetch_file(self, doing: str, path: str, file: Path) -> None:
+        """Write the answer into a file; begun anew when the connection breaks."""
+
+        def receive(response: httpx.Response) -> None:
+            with file.open("wb") as written:
+                for block in response.iter_bytes(BLOCK_BYTES):
+                    written.write(block)
+
+        with os_faults(doing, EnvironmentFault, where=file):
+            self._server.call(doing, "GET", API + path, receive, faults=STORE)
 
 
 def segment(name: str) -> str:

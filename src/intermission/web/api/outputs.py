@@ -11,14 +11,15 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Path, Request
-from pydantic import BaseModel
 from starlette.datastructures import Headers
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from intermission.composition.fleet import Fleet
 from intermission.model import FileRef
-from intermission.operations.published_outputs import OutputFile, PublishedOutputs
+from intermission.operations.content_types import BINARY, type_of
+from intermission.operations.documents import OutputList
+from intermission.operations.published_outputs import OutputFile, PublishedOutputs, documents_of
 from intermission.web.api.jobs import JobKey, job_row
 from intermission.web.problems import Problem, documented
 from intermission.web.transfer import wanted_range
@@ -26,57 +27,9 @@ from intermission.web.transfer import wanted_range
 RANGES_MAX = 16
 """In one request: a player asks for one, and many small ones cost more than they give."""
 
-_BINARY = "application/octet-stream"
 _RANGE_PROBLEMS = {400: "The range cannot be read", 416: "The range is beyond the end"}
-_TYPES = {
-    ".aac": "audio/aac",
-    ".csv": "text/csv; charset=utf-8",
-    ".flac": "audio/flac",
-    ".gif": "image/gif",
-    ".jpeg": "image/jpeg",
-    ".jpg": "image/jpeg",
-    ".json": "application/json",
-    ".jsonl": "application/x-ndjson",
-    ".m3u8": "application/vnd.apple.mpegurl",
-    ".m4a": "audio/mp4",
-    ".m4s": "video/iso.segment",
-    ".mkv": "video/x-matroska",
-    ".mov": "video/quicktime",
-    ".mp3": "audio/mpeg",
-    ".mp4": "video/mp4",
-    ".mpd": "application/dash+xml",
-    ".ogg": "audio/ogg",
-    ".opus": "audio/ogg",
-    ".png": "image/png",
-    ".srt": "application/x-subrip; charset=utf-8",
-    ".ts": "video/mp2t",
-    ".tsv": "text/tab-separated-values; charset=utf-8",
-    ".txt": "text/plain; charset=utf-8",
-    ".vtt": "text/vtt; charset=utf-8",
-    ".wav": "audio/wav",
-    ".webm": "video/webm",
-    ".webp": "image/webp",
-}
-"""The same everywhere; a machine's own table may call a script by its name."""
-
 Name = Annotated[str, Path(max_length=1024, description="As the list of outputs has it.")]
-IS_BYTES = {"content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}}}
-
-
-class OutputDocument(BaseModel):
-    """A file that a job made."""
-
-    name: str
-    size_bytes: int
-    sha256: str
-    type: str
-    step: str
-
-
-class OutputList(BaseModel):
-    """What a job has made so far, in the order of its tasks."""
-
-    outputs: list[OutputDocument]
+IS_BYTES = {"content": {BINARY: {"schema": {"type": "string", "format": "binary"}}}}
 
 
 def outputs_router(fleet: Fleet) -> APIRouter:
@@ -86,19 +39,7 @@ def outputs_router(fleet: Fleet) -> APIRouter:
     @router.get("/jobs/{key}/outputs", operation_id="listOutputs")
     def outputs(key: JobKey) -> OutputList:
         """List the files that a job has made so far."""
-        found = published.of(job_row(fleet, key))
-        return OutputList(
-            outputs=[
-                OutputDocument(
-                    name=name,
-                    size_bytes=file.size_bytes,
-                    sha256=file.sha256,
-                    type=type_of(name),
-                    step=step,
-                )
-                for name, (step, file) in found.items()
-            ]
-        )
+        return OutputList(outputs=documents_of(published.of(job_row(fleet, key))))
 
     @router.get(
         "/jobs/{key}/outputs/{name:path}",
@@ -189,10 +130,6 @@ class _Sent(FileResponse):
 def attachment(name: str) -> str:
     """A file to keep and not to show, whatever its name is made of."""
     return f"attachment; filename*=utf-8''{quote(name, safe='')}"
-
-
-def type_of(name: str) -> str:
-    return _TYPES.get(PurePosixPath(name).suffix.lower(), _BINARY)
 
 
 def _streamed(
