@@ -6,6 +6,7 @@ written by hand and left alone.
 
 from __future__ import annotations
 
+import inspect
 import re
 import types
 import typing
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 from typer.main import get_group
 from typer.testing import CliRunner
 
-from intermission import errors, model
+from intermission import Client, errors, model, run, submit
 from intermission.cli import app
 from intermission.model import CLAIMABLE, FINISHED, HELD, JobState, TaskState
 from intermission.settings import PREFIX, Settings
@@ -188,6 +189,30 @@ def _help(command: str) -> str:
     return f"## intermission {command}".rstrip() + f"\n\n```text\n{lines}\n```"
 
 
+def python_client() -> str:
+    """Signatures and docstrings of what Python programs call."""
+    methods = {
+        f"Client.{name}": found
+        for name, found in vars(Client).items()
+        if inspect.isfunction(found) and not name.startswith("_")
+    }
+    offered = {"run": run, "submit": submit, "Client": Client, **methods}
+    return "\n\n".join(_call(name, found) for name, found in offered.items())
+
+
+def _call(name: str, found: Callable[..., object]) -> str:
+    given = inspect.signature(found)
+    named = [one for one in given.parameters.values() if one.name != "self"]
+    parts = [str(one).replace("'", "") for one in named]
+    kinds = [one.kind for one in named]
+    if inspect.Parameter.KEYWORD_ONLY in kinds:
+        parts.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    arguments = "".join(f"\n    {part}," for part in parts)
+    returned = "" if inspect.isclass(found) else f" -> {given.return_annotation}"
+    shown = f"{name}({arguments}\n){returned}".replace("Place", "str | os.PathLike[str]")
+    return f"## {name}\n\n```text\n{shown}\n```\n\n{inspect.getdoc(found)}"
+
+
 def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("|" + "|".join(f" {cell} " for cell in line) + "|" for line in lines).replace(
@@ -205,6 +230,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "overrides": overrides,
     "error-tree": error_tree,
     "commands": commands,
+    "python-client": python_client,
     "receipt-fields": receipt_fields,
     "file-fields": file_fields,
 }
