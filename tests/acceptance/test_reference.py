@@ -54,7 +54,7 @@ def documents(cli: Cli) -> Iterator[Any]:
     yield from cli("watch", source, "--jsonl").events
     yield cli("plan", letters, source, "--json").json
     yield cli("plan", letters, "--json").json
-    for args in ("ls", "gc", "doctor", ("config", "show")):
+    for args in ("ls", "gc", "doctor", ("config", "show"), ("models", "list")):
         yield cli(*([args] if isinstance(args, str) else args), "--json").json
     grouped = cli.source("b.txt")
     yield from cli.run("grouped", grouped, "--jsonl").events
@@ -79,8 +79,9 @@ def test_what_is_printed_has_the_shape_that_is_documented(cli: Cli) -> None:
         seen.add(document["event"])
         same_shape(EXAMPLES[document["event"]], document, document["event"])
     # A drain is watched where runs are interrupted, a key where there is a server, progress where a
-    # task takes long, and a finish where one was deferred.
-    assert seen == EXAMPLES.keys() - {"draining", "progress", "registered", "rotated", "finished"}
+    # task takes long, a finish where one was deferred, and a model where one is downloaded.
+    elsewhere = {"draining", "progress", "registered", "rotated", "finished", "model"}
+    assert seen == EXAMPLES.keys() - elsewhere
     assert EXAMPLES["progress"].keys() == EXAMPLES["task"].keys()
 
 

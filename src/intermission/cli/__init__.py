@@ -17,6 +17,7 @@ from intermission.cli import (
     inspect,
     limit,
     ls,
+    models,
     plan,
     prune,
     rebuild,
@@ -75,6 +76,7 @@ for function in (
     limit.resume,
 ):
     app.command(cls=Command)(function)
+app.add_typer(models.app)
 app.add_typer(config.app)
 
 

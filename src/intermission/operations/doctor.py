@@ -62,6 +62,7 @@ def examine(place: Path) -> Iterator[Finding]:
         "clock": _clock,
         "media": _media,
         "speech": _speech,
+        "models": _models,
     }
     for name, check in checks.items():
         try:
@@ -154,6 +155,14 @@ def _speech() -> Finding:
     precision = whisper.chosen_precision(settings, device)
     threads = f", {whisper.chosen_threads(settings)} threads" if device == "cpu" else ""
     return Finding("speech", True, f"{weights.model} on {device} in {precision}{threads}")
+
+
+def _models() -> Finding:
+    from intermission.operations.models import list_models
+    from intermission.settings import current
+
+    here = [model.name for model in list_models(current()) if model.present]
+    return Finding("models", True, ", ".join(here) or "none: intermission models download NAME")
 
 
 def _slots() -> Finding:

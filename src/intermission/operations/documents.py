@@ -513,6 +513,16 @@ class OutputList(BaseModel):
     outputs: list[OutputDocument]
 
 
+class ModelDocument(BaseModel):
+    """A speech model. Of one that is not `present`, `size_bytes` is about what it will take."""
+
+    name: str
+    repository: str
+    present: bool
+    size_bytes: int
+    path: str | None
+
+
 class JobPage(BaseModel):
     """Jobs, newest first. `next` is the cursor of the page after this one, or null."""
 

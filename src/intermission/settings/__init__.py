@@ -128,7 +128,7 @@ class Settings(BaseModel):
     )
     cache_dir: Path = Field(
         default_factory=_cache_dir,
-        description="a folder for working copies of what is in object stores",
+        description="a folder for downloaded models and working copies of what is in object stores",
     )
     scratch_max_bytes: Annotated[ByteSize, Field(gt=0)] | None = Field(
         default=None,
@@ -168,6 +168,11 @@ class Settings(BaseModel):
     )
     speech_api_key: SecretStr | None = Field(
         default=None, description="the key that the http speech engine asks for"
+    )
+    model_hub_url: str = Field(
+        default="https://huggingface.co",
+        pattern=r"^https?://\S+$",
+        description="where speech models are downloaded from: Hugging Face, or a mirror of it",
     )
     interruption_notices: Literal["auto", "imds", "off"] = Field(
         default="auto",

