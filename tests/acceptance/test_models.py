@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +13,6 @@ from command_line import TIMEOUT_S, Cli, in_sentence
 
 from servers.model_hub import COMMIT, FILES, WEIGHTS, Hub, model_hub
 
-STEPS_MAX = 400
 WANTED = {name: data for name, data in FILES.items() if name != "README.md"}
 HALF = len(WEIGHTS) // 2
 
@@ -29,12 +26,16 @@ def hub(cli: Cli) -> Iterator[Hub]:
 
 
 def repository(cli: Cli) -> Path:
-    return cli.folder / "cache/intermission/models/models--Systran--faster-whisper-tiny"
+    return cache(cli) / "models/models--Systran--faster-whisper-tiny"
 
 
-def assert_whole(cli: Cli) -> None:
+def cache(cli: Cli) -> Path:
+    return cli.folder / "cache/intermission"
+
+
+def assert_whole(cache: Path) -> None:
     """The layout that Hugging Face's own cache has, with the hub's bytes and nothing half done."""
-    folder = repository(cli)
+    folder = cache / "models/models--Systran--faster-whisper-tiny"
     assert (folder / "refs/main").read_text() == COMMIT
     snapshot = folder / "snapshots" / COMMIT
     assert {path.name: path.read_bytes() for path in snapshot.iterdir()} == WANTED
@@ -44,7 +45,7 @@ def assert_whole(cli: Cli) -> None:
 
 def test_a_model_is_downloaded_and_found(cli: Cli, hub: Hub) -> None:
     done = cli("models", "download", "tiny", "--json").json
-    assert_whole(cli)
+    assert_whole(cache(cli))
     assert (done["event"], done["name"], done["present"]) == ("model", "tiny", True)
     assert done["path"] == str(repository(cli) / "snapshots" / COMMIT)
     assert "README.md" not in hub.served
@@ -62,7 +63,7 @@ def test_a_model_is_downloaded_and_found(cli: Cli, hub: Hub) -> None:
 def test_a_cut_connection_is_resumed_where_it_broke(cli: Cli, hub: Hub) -> None:
     hub.cuts += [HALF, 1000]
     cli("models", "download", "tiny")
-    assert_whole(cli)
+    assert_whole(cache(cli))
     assert hub.ranges == ["", f"bytes={HALF}-", f"bytes={HALF + 1000}-"]
 
 
@@ -70,13 +71,13 @@ def test_a_hub_without_ranges_begins_anew(cli: Cli, hub: Hub) -> None:
     hub.cuts.append(HALF)
     hub.ignores_ranges = True
     cli("models", "download", "tiny")
-    assert_whole(cli)
+    assert_whole(cache(cli))
 
 
 def test_wrong_bytes_are_never_kept(cli: Cli, hub: Hub) -> None:
     hub.wrong = 1
     cli("models", "download", "tiny")
-    assert_whole(cli)
+    assert_whole(cache(cli))
 
 
 def test_a_hub_that_always_lies_is_given_up(cli: Cli, hub: Hub) -> None:
@@ -90,7 +91,7 @@ def test_a_hub_that_always_lies_is_given_up(cli: Cli, hub: Hub) -> None:
 def test_passing_errors_are_tried_again_and_others_told(cli: Cli, hub: Hub) -> None:
     hub.statuses += [503, 429]
     cli("models", "download", "tiny")
-    assert_whole(cli)
+    assert_whole(cache(cli))
     gone = cli("models", "download", "base", code=4)
     in_sentence(gone.err, "404", "Systran/faster-whisper-base")
     unknown = cli("models", "download", "huge", code=2)
@@ -130,62 +131,70 @@ def test_two_downloads_at_once_do_not_disturb_each_other(cli: Cli, hub: Hub) -> 
     hub.cuts += [HALF, 1000]
     both = [cli.start("models", "download", "tiny") for _ in range(2)]
     assert [cli.end(one).code for one in both] == [0, 0]
-    assert_whole(cli)
+    assert_whole(cache(cli))
     assert hub.served.count("model.bin") == 3
 
 
-# Kills its process at the n-th thing that it does to a file, a name or a connection.
+# For every n: a download that kills itself at the n-th thing it does to a file, a name or a
+# connection, or when the n-th block has arrived, and a second one in the same folder, until a first one comes to its end.
 KILLED = """
 import os, signal, sys
-left = int(sys.argv.pop(1))
+from pathlib import Path
+import httpx
+from intermission.operations.models import download_model
+from intermission.settings import Settings
 STEPS = ("open", "os.rename", "os.remove", "os.mkdir", "os.symlink", "os.truncate",
          "socket.connect", "fcntl.flock")
-def count(event, args):
-    global left
-    ours = event != "open" or "models--" in str(args[0])
-    if event in STEPS and ours:
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(count)
-from intermission.cli import main
-main()
+
+def ends(folder, step=0):
+    child = os.fork()
+    if child == 0:
+        left = step
+        def count(*_):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        def audit(event, args):
+            if event in STEPS and (event != "open" or "models--" in str(args[0])):
+                count()
+        sys.addaudithook(audit)
+        settings = Settings(model_hub_url=sys.argv[1], cache_dir=folder)
+        download_model(settings, "tiny", count)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+step, again = 1, sys.argv[3] == "again"
+while ends(Path(sys.argv[2], "0" if again else str(step)), step) == -signal.SIGKILL:
+    if not again and ends(Path(sys.argv[2], str(step))) != 0:
+        sys.exit(f"the run after a kill at step {step} failed")
+    step += 1
+print(step)
 """
 
 
-def killed_at(cli: Cli, step: int) -> bool:
-    """Whether the command was killed at this step; else it came to its end."""
-    arguments = [sys.executable, "-c", KILLED, str(step), "models", "download", "tiny"]
-    done = subprocess.run(
-        arguments, cwd=cli.folder, env=cli.env, capture_output=True, timeout=TIMEOUT_S
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode != 0
+def kill_at_each_step(folder: Path, hub: Hub, how: str) -> int:
+    """How many steps there were, the last of them beyond the end."""
+    arguments = [sys.executable, "-c", KILLED, hub.url, str(folder), how]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
 
 
 @pytest.mark.slow
-def test_killed_at_any_step_the_next_run_ends_with_the_right_bytes(cli: Cli, hub: Hub) -> None:
-    steps = 0
-    while killed_at(cli, steps + 1):
-        steps += 1
-        assert steps < STEPS_MAX
-        if (repository(cli) / "refs/main").exists():
-            assert_whole(cli)
-        assert not killed_at(cli, STEPS_MAX), "the next run comes to its end"
-        assert_whole(cli)
-        shutil.rmtree(cli.folder / "cache")
+def test_killed_at_any_step_the_next_run_ends_with_the_right_bytes(tmp_path: Path) -> None:
+    with model_hub() as hub:
+        steps = kill_at_each_step(tmp_path, hub, "fresh")
     assert steps > 30, "it does more than that"
-    assert_whole(cli)
+    for step in range(1, steps + 1):
+        assert_whole(tmp_path / str(step))
 
 
-def test_killed_again_and_again_it_still_gets_on(cli: Cli, hub: Hub) -> None:
+def test_killed_again_and_again_it_still_gets_on(tmp_path: Path) -> None:
     """Each run goes one step further on what the last one left."""
-    steps = 0
-    while killed_at(cli, steps + 1):
-        steps += 1
-        assert steps < STEPS_MAX
-    assert steps > 10
-    assert_whole(cli)
+    with model_hub() as hub:
+        assert kill_at_each_step(tmp_path, hub, "again") > 10
+    assert_whole(tmp_path / "0")
 
 
 def test_a_folder_that_cannot_be_written_is_told(cli: Cli, hub: Hub) -> None:
