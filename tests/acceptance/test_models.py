@@ -136,7 +136,8 @@ def test_two_downloads_at_once_do_not_disturb_each_other(cli: Cli, hub: Hub) -> 
 
 
 # For every n: a download that kills itself at the n-th thing it does to a file, a name or a
-# connection, or when the n-th block has arrived, and a second one in the same folder, until a first one comes to its end.
+# connection, or when the n-th block has arrived, and a second one in the same folder, until a
+# first one comes to its end.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
