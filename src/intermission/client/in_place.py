@@ -73,6 +73,9 @@ class _Progress:
         self._told: dict[int, JobDocument] = {}
         self._last_s = 0.0
 
+    def found(self, sources: int) -> None:
+        """Each tells its own progress."""
+
     def opened(self, run: SourceRun) -> None:
         self._open[id(run)] = run
         self._look(run)

@@ -96,7 +96,7 @@ class Client:
         loaded = fleet.app.catalog.add(pipeline)
         values = {**(params or {}), **more_params}
         loaded.bind(values)
-        places = fleet.app.sources(places_of(sources), include, loaded.output)
+        places = fleet.app.sources(places_of(sources), include, loaded).sources
         begin_ms = 0 if not_before is None else int(not_before.timestamp() * 1000)
         how = {"priority": priority, "not_before_ms": begin_ms}
         sent = list(submit_each(fleet, loaded, places, values, **how))
