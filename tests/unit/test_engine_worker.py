@@ -112,6 +112,7 @@ class Shop:
             open_store=None,
             open_outputs=None,
             fetch_source=None,
+            check_source=None,
             open_ledger=lambda: self.ledger,
         )
         opened = OpenJob(place, self.job, self.ledger, cast(Any, None), "w", self.settings)
