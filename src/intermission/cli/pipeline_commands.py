@@ -69,9 +69,10 @@ class PipelineCommand(Command):
 
 
 def _names() -> list[str]:
-    from intermission.pipeline.load import names
+    from importlib.metadata import entry_points
 
-    return sorted(names())
+    # As `pipeline.load` does, without importing it and what it needs.
+    return sorted({entry.name for entry in entry_points(group="intermission.pipelines")})
 
 
 def _load(ctx: typer.Context, name: str) -> Pipeline | None:
