@@ -256,7 +256,9 @@ def test_what_cannot_be_transcribed_is_said_in_a_sentence(cli: Cli, talk: Path) 
     in_sentence(cli("run", "transcribe", talk, "--model", "./none", code=4).err, "model.bin")
     in_sentence(cli("run", "transcribe", talk, "--engine", "ear", code=2).err, "faster-whisper")
     in_sentence(cli("run", "transcribe", talk, "--engine", "http", code=4).err, "SPEECH_URL")
-    in_sentence(cli("run", "transcribe", talk, "--chunk-seconds", "0", code=2).err, "chunk_seconds")
+    in_sentence(
+        cli("run", "transcribe", talk, "--chunk-seconds", "0", code=2).err, "between 5 and 1800"
+    )
     in_sentence(
         cli("run", "transcribe", talk, "--output-format", "doc", code=2).err, "no format doc"
     )

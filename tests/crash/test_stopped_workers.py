@@ -6,6 +6,8 @@ refused, and it adopts what stands. One receipt, one `done` per task, and no tas
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,14 @@ def stop(bench: Bench, pids: list[int]) -> None:
 
 
 def locked(bench: Bench) -> bool:
+    """Whether a transaction is open, or somebody is just opening the ledger."""
+    folder = os.open(bench.ledger.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(folder)
     connection = apsw.Connection(str(bench.ledger))
     try:
         connection.execute("BEGIN IMMEDIATE; ROLLBACK")

@@ -66,7 +66,8 @@ def examine(fd: int, kind: Kind, limits: Limits) -> Examined:
         told_s = mpegaudio.claimed_s(read_at)
     with open_container(fd, kind, limits) as container:
         _refuse_streams(container, limits)
-        is_size_known = all(stream.width for stream in container.streams.video)
+        known = [one for one in container.streams.video if one.codec_context is not None]
+        is_size_known = all(stream.width for stream in known)
     if not is_size_known:  # frames beyond the limit were refused: the header tells their size
         with open_container(fd, kind, limits, codecs=_NO_CODEC) as container:
             _refuse_sizes(container, limits)
