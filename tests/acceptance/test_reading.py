@@ -58,7 +58,7 @@ def test_plan_sees_a_lost_artifact_and_light_results(cli: Cli) -> None:
 def test_plan_without_a_source_shows_the_pipeline(cli: Cli) -> None:
     ended = cli("plan", LETTERS)
     assert "whole   reduce  <- every shout" in ended.out
-    assert "--mark str = '!'" in ended.out
+    assert "--mark MARK  [default: !]" in ended.out
     document = cli("plan", LETTERS, "--json").json
     size = {"type": "int", "description": "", "required": False, "default": 2}
     assert document["parameters"]["size"] == size

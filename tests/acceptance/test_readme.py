@@ -41,6 +41,7 @@ _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<kind>\w*)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+_PROGRESS = re.compile(r"([\d#]+ of [\d#]+ files done, )?\w+ [\d#]+/[\d#]+")
 _LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#]*)(?:#(?P<anchor>[^)]*))?\)")
 _BEGIN, _END = "\x01begin", "\x01end"
 
@@ -160,8 +161,8 @@ def matches(shown: list[str], found: list[str]) -> bool:
     Tasks and sources overlap, so the order of lines is chance. So is how often, on a busy
     machine, a run says how far it is.
     """
-    there = Counter(line for line in found if not re.match(r"\w+ [\d#]+/[\d#]+", line))
-    wanted = Counter(line for line in shown if not re.match(r"\w+ [\d#]+/[\d#]+", line))
+    there = Counter(line for line in found if not _PROGRESS.match(line))
+    wanted = Counter(line for line in shown if not _PROGRESS.match(line))
     more = wanted.pop("...", 0)
     return wanted <= there if more else wanted == there
 

@@ -263,7 +263,7 @@ def test_with_a_secret_it_may_listen_everywhere(cli: Cli, serve: Serve) -> None:
     port = served.url.rpartition(":")[2]
     url = f"http://127.0.0.1:{port}"
     assert httpx.get(f"{url}/api/v1/jobs").status_code == 401
-    for secret, status in (("wrong", 403), (SECRET, 200)):
+    for secret, status in (("wrong", 401), (SECRET, 200)):
         headers = {"Authorization": f"Bearer {secret}"}
         assert httpx.get(f"{url}/api/v1/jobs", headers=headers).status_code == status
     assert httpx.get(f"{url}/livez").status_code == 200
