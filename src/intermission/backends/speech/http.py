@@ -81,7 +81,7 @@ class HttpSpeech:
         return answer.language
 
     def _post(self, fields: dict[str, Any], wav: bytes, key: str) -> object:
-        httpx = _library()
+        httpx = httpx_library()
         secret = current().speech_api_key
         headers = {"Idempotency-Key": key} if key else {}
         if secret is not None:
@@ -135,7 +135,8 @@ def _url() -> str:
     return url.rstrip("/")
 
 
-def _library() -> Any:
+def httpx_library() -> Any:
+    """The package httpx, imported where it is needed first."""
     try:
         import httpx
     except ImportError as e:

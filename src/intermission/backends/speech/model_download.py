@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from intermission import __version__
+from intermission.backends.speech.http import httpx_library
 from intermission.backends.speech.model_cache import WEIGHTS_FILE, ModelCache
 from intermission.backends.store.fsync import sync_folder
 from intermission.errors import EnvironmentFault, os_faults
@@ -183,7 +184,7 @@ class _Hub:
     def __init__(self, url: str, repository: str) -> None:
         self.url = url.rstrip("/")
         self.repository = repository
-        self._httpx = _library()
+        self._httpx = httpx_library()
         self._client: httpx.Client = self._httpx.Client(
             follow_redirects=True,
             timeout=self._httpx.Timeout(30.0, connect=5.0),
@@ -282,13 +283,3 @@ def _remote_file(one: Mapping[str, Any]) -> RemoteFile:
 def _retry_after_s(headers: Mapping[str, str]) -> float:
     asked = headers.get("retry-after", "")
     return min(float(asked), _DELAY_MAX_S) if asked.isdecimal() else 0.0
-
-
-def _library() -> Any:
-    try:
-        import httpx
-    except ImportError as e:
-        raise EnvironmentFault(
-            "the package httpx is missing.", remedy="Run `pip install 'intermission[transcribe]'`."
-        ) from e
-    return httpx
